@@ -1,0 +1,1 @@
+"""Compare what was recorded, with intervals, beside what was claimed."""

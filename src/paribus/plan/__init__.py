@@ -1,0 +1,1 @@
+"""Plan the ablation: read a question, expand it into trials, see what stands in the way."""

@@ -1,0 +1,154 @@
+"""One run, fully decided, and its identities.
+
+A trial has two identities. `trial_id` is the hash of everything that shapes the weights; `score_id` is the
+hash of a trial's id with one way of scoring it. Paths, names, machines and library versions are in neither.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from paribus.sources.blocks import DataBlock, ModelBlock
+from paribus.techniques import Accumulation, Noise, Precision, Settings, Technique, Tuning
+
+Task = Literal["instruction", "classification", "pretrain"]
+
+
+class Training(Settings):
+    """How every arm of a study trains; sizes count examples, lengths tokens, one epoch one pass over the data.
+
+    `effective_batch_size` is micro-batch x gradient_accumulation_steps x ranks.
+    """
+
+    effective_batch_size: int = Field(16, ge=1)
+    epochs: int | None = Field(None, ge=1)
+    max_steps: int | None = Field(None, ge=1)
+    learning_rate: float = Field(2e-5, gt=0)
+    lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
+    warmup_steps: int = Field(0, ge=0)
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    adam_beta2: float = Field(0.999, ge=0, lt=1)
+    adam_epsilon: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, ge=0)
+    max_length: int = Field(1024, ge=2)
+
+    @model_validator(mode="after")
+    def _one_length(self) -> Training:
+        if (self.epochs is None) == (self.max_steps is None):
+            raise ValueError("give either epochs or max_steps, and not both")
+        return self
+
+
+class Content(Settings):
+    """Hashes of what a trial reads: the model's files, the training examples, the template they are rendered in."""
+
+    model_sha256: str
+    train_sha256: str
+    template_sha256: str
+
+
+class Heldout(Settings):
+    """Score held-out loss along the training curve and at its end.
+
+    `every` is `epoch` or a number of optimizer steps, `train_sample` the number of training examples that are
+    scored with noise off. `validation_sha256` and `test_sha256` are the content of what is scored.
+    """
+
+    kind: Literal["heldout"] = "heldout"
+    every: Literal["epoch"] | int = "epoch"
+    groups: tuple[str, ...] = ()
+    train_sample: int = Field(64, ge=0)
+    validation_sha256: str = ""
+    test_sha256: str = ""
+
+
+class Trial(Settings):
+    """One run, fully decided. `model` and `data` say where content is found, `content` what it is."""
+
+    task: Task
+    model: ModelBlock
+    data: DataBlock
+    content: Content
+    training: Training
+    gradient_accumulation_steps: Accumulation
+    neftune_noise_alpha: Noise
+    precision: Precision
+    tuning: Tuning
+    seed: int
+
+    def canonical(self) -> dict[str, Any]:
+        """Return what shapes the weights: content in place of the places it was found in."""
+        whole = super().canonical()
+        del whole["content"]
+        return whole | {
+            "model": {"sha256": self.content.model_sha256, **self.model.shaping()},
+            "data": {
+                "train_sha256": self.content.train_sha256,
+                "template_sha256": self.content.template_sha256,
+                **self.data.shaping(),
+            },
+        }
+
+    @property
+    def trial_id(self) -> str:
+        """Return the first 16 hex digits of the SHA-256 of the canonical form."""
+        return identity(self.canonical())
+
+    @property
+    def group(self) -> str:
+        """Return the identity of the trial without its seed: repeats of one cell share it."""
+        return identity({k: v for k, v in self.canonical().items() if k != "seed"})
+
+    @property
+    def micro_batch(self) -> int:
+        """Return the examples in one forward pass on one rank."""
+        return self.training.effective_batch_size // self.gradient_accumulation_steps.steps
+
+    @property
+    def techniques(self) -> dict[str, Technique]:
+        """Return the chosen level of each named axis, in the order they are applied to a model."""
+        return {name: getattr(self, name) for name in APPLIED}
+
+    def score_id(self, score: Heldout) -> str:
+        """Return the identity of one way of scoring this trial."""
+        return identity({"trial": self.trial_id, "score": score.canonical()})
+
+
+APPLIED = ("tuning", "precision", "neftune_noise_alpha", "gradient_accumulation_steps")
+"""Order of application: what trains is decided first, then how its products are rounded, then the noise."""
+
+
+class Job(Settings):
+    """What a worker gets, as `trial.json`: the trial, how to score it and what to keep of it."""
+
+    trial_id: str
+    group: str
+    trial: Trial
+    scores: tuple[Heldout, ...]
+    keep: Literal["none", "adapter", "best", "last", "all"] = "none"
+
+    def write(self, path: Path) -> None:
+        """Write the job as indented JSON."""
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(path: Path) -> Job:
+        """Read a job; raises pydantic's ValidationError where the file is not one."""
+        return Job.model_validate_json(path.read_bytes())
+
+
+def canonical_json(value: Any) -> str:
+    """Write canonical JSON: sorted keys, no spaces, UTF-8 kept as it is."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def identity(value: Any) -> str:
+    """Return the first 16 hex digits of the SHA-256 of a canonical value."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:16]

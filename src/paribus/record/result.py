@@ -1,0 +1,166 @@
+"""What became of a trial: a tagged union in which failure is a value with a type."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from paribus.techniques.base import Settings
+
+SCHEMA = 1
+
+
+class Finished(Settings):
+    """The trial trained to its end."""
+
+    outcome: Literal["finished"] = "finished"
+
+
+class Diverged(Settings):
+    """A watched quantity left its bound; `value` is a word where it was not a finite number."""
+
+    outcome: Literal["diverged"] = "diverged"
+    step: int
+    quantity: str
+    value: float | Literal["nan", "inf", "-inf"]
+    bound: float
+
+
+class OutOfMemory(Settings):
+    """The trial does not fit; sizes in bytes, absent where the allocator did not say."""
+
+    outcome: Literal["out_of_memory"] = "out_of_memory"
+    phase: str
+    requested_bytes: int | None = None
+    limit_bytes: int | None = None
+
+
+class Unsupported(Settings):
+    """A technique cannot run on this machine and model, or ran and had no effect."""
+
+    outcome: Literal["unsupported"] = "unsupported"
+    technique: str
+    reason: str
+    way_out: str
+
+
+class Skipped(Settings):
+    """Predicted not to fit, and so not started; sizes in bytes."""
+
+    outcome: Literal["skipped"] = "skipped"
+    predicted_bytes: int
+    limit_bytes: int
+    dtype_policy: str
+
+
+class Killed(Settings):
+    """The worker was ended from outside."""
+
+    outcome: Literal["killed"] = "killed"
+    signal: int | None = None
+    cause: Literal["killed", "preempted", "lost"] = "killed"
+
+
+class Crashed(Settings):
+    """The worker raised an error of its own."""
+
+    outcome: Literal["crashed"] = "crashed"
+    error: str
+    where: str
+    log_tail: str
+
+
+Outcome = Annotated[
+    Finished | Diverged | OutOfMemory | Unsupported | Skipped | Killed | Crashed,
+    Field(discriminator="outcome"),
+]
+
+
+class Counts(Settings):
+    """What passed through training, summed over all epochs: real tokens, target tokens, truncated examples."""
+
+    examples: int
+    optimizer_steps: int
+    tokens: int
+    target_tokens: int
+    truncated_examples: int
+
+
+class Identity(Settings):
+    """Hashes that a rerun must repeat: example order, initial and final trainable weights, loss curve."""
+
+    order_sha256: str
+    initial_weights_sha256: str
+    final_weights_sha256: str
+    loss_curve_sha256: str
+
+
+class Cost(Settings):
+    """Time and memory of training alone, scoring left out. Absent where it was not measured."""
+
+    train_seconds: float
+    step_seconds_median: float
+    tokens_per_second: float
+    peak_memory_bytes: int | None = None
+    trainable_parameters: int
+    total_parameters: int
+
+
+class TrialResult(Settings):
+    """One trial's outcome with its evidence, as `result.json` (under 4 KB).
+
+    `proof` holds each technique's evidence by axis; `resolved` what was really used (dtype, attention kernel,
+    micro-batch, optimizer class). Readings of held-out loss stand in `scores/<score-id>.json`.
+    """
+
+    FINAL: ClassVar = ("finished", "diverged")
+
+    paribus: int = SCHEMA
+    trial_id: str
+    attempt: int | None
+    machine_class: str
+    provenance: str
+    result: Outcome
+    resolved: dict[str, Any] = {}
+    counts: Counts | None = None
+    identity: Identity | None = None
+    cost: Cost | None = None
+    proof: dict[str, dict[str, Any]] = {}
+    warnings: tuple[str, ...] = ()
+
+    def counts_on(self, machine_class: str) -> bool:
+        """Say whether this outcome settles the trial on a machine of that class.
+
+        Trained outcomes and published failures count everywhere; out of memory, unsupported and skipped are
+        facts about one class of machine.
+        """
+        machine_bound = ("out_of_memory", "unsupported", "skipped")
+        return self.result.outcome not in machine_bound or self.machine_class == machine_class
+
+
+class Reading(Settings):
+    """Held-out figures of one split and group at one point of training.
+
+    `loss` is the sum of target-token losses over the number of targets (nats a token), `accuracy` the share of
+    target tokens predicted right; `reading` names where on the curve it stands.
+    """
+
+    step: int
+    epoch: float
+    split: Literal["train_sample", "validation", "test"]
+    group: str
+    loss: float
+    accuracy: float
+    targets: int
+    examples: int
+
+
+class HeldoutScore(Settings):
+    """One trial's held-out scores, as `scores/<score-id>.json`; the base model stands in it at step 0."""
+
+    paribus: int = SCHEMA
+    score_id: str
+    trial_id: str
+    setting: dict[str, Any]
+    curve: tuple[Reading, ...]

@@ -1,0 +1,1 @@
+"""Run what is pending and lose nothing."""

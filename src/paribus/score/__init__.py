@@ -1,0 +1,1 @@
+"""Score one model the same way whatever trained it."""

@@ -1,0 +1,1 @@
+"""Where models and examples come from, read without torch."""

@@ -1,0 +1,42 @@
+"""The catalogue: plain unions of the settings a study can name."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from paribus.techniques.accumulation import Accumulation
+from paribus.techniques.base import (
+    Live,
+    ModelFacts,
+    NoEffect,
+    Obstacle,
+    Setting,
+    Settings,
+    Technique,
+    added_later,
+    sub_seed,
+)
+from paribus.techniques.noise import Noise
+from paribus.techniques.precision.recipes import Bf16, Fp8, Fp16, Fp32
+from paribus.techniques.tuning.bitfit import BitFit
+from paribus.techniques.tuning.full import Full
+from paribus.techniques.tuning.lora import Lora
+
+Precision = Annotated[Fp32 | Bf16 | Fp16 | Fp8, Field(discriminator="kind")]
+Tuning = Annotated[Full | Lora | BitFit, Field(discriminator="kind")]
+
+AXES: dict[str, tuple[type[Technique], ...]] = {
+    "gradient_accumulation_steps": (Accumulation,),
+    "neftune_noise_alpha": (Noise,),
+    "precision": (Fp32, Bf16, Fp16, Fp8),
+    "tuning": (Full, Lora, BitFit),
+}
+"""The named axes, in the order in which their techniques are applied to settings and shown in tables."""
+
+__all__ = [
+    "AXES", "Accumulation", "Bf16", "BitFit", "Fp8", "Fp16", "Fp32", "Full", "Live", "Lora", "ModelFacts",
+    "NoEffect", "Noise", "Obstacle", "Precision", "Setting", "Settings", "Technique", "Tuning",
+    "added_later", "sub_seed",
+]  # fmt: skip

@@ -1,0 +1,174 @@
+"""What every technique is: closed settings, an obstacle, an application and a proof.
+
+A technique is one frozen value. It says where it cannot run (`obstacle`, asked while planning, without
+torch), which arguments of the Trainer it sets (`trainer_arguments`), what it does to a model (`applied`, a
+context that leaves no trace when it ends, however it ends) and what can be read back from the live model
+as evidence that it took effect (`proof`). Nothing else in the program names a technique.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from paribus.machine import Machine
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+
+class Settings(BaseModel):
+    """A frozen, closed set of settings: no room for extras, none left undecided."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def canonical(self) -> dict[str, Any]:
+        """Return what enters an identity: every field, less those equal to their `as_if_absent` value."""
+        return {
+            name: _canonical(getattr(self, name))
+            for name, info in type(self).model_fields.items()
+            if not _is_absent(getattr(self, name), info.json_schema_extra)
+        }
+
+
+def added_later(default: Any, *, as_if_absent: Any, **kwargs: Any) -> Any:
+    """Declare a field added after identities were first given out: its old behaviour changes no identity."""
+    return Field(default, json_schema_extra={"as_if_absent": as_if_absent}, **kwargs)
+
+
+def _is_absent(value: Any, extra: Any) -> bool:
+    return isinstance(extra, dict) and "as_if_absent" in extra and value == extra["as_if_absent"]
+
+
+def _canonical(value: Any) -> Any:
+    """Write a value in the one form that identities are made of."""
+    if isinstance(value, Settings):
+        return value.canonical()
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        return unicodedata.normalize("NFC", value)
+    if isinstance(value, tuple | list):
+        return [_canonical(item) for item in value]
+    if isinstance(value, dict):
+        return {unicodedata.normalize("NFC", str(key)): _canonical(item) for key, item in value.items()}
+    return value
+
+
+class Obstacle(NamedTuple):
+    """Why a technique cannot run here, and what to do instead."""
+
+    reason: str
+    way_out: str
+
+
+class ModelFacts(Settings):
+    """What planning may know of a model without loading it; read from its files.
+
+    `parameters` counts elements (tied weights once), `context_length` is in tokens,
+    `bias_parameters` counts the elements of all parameters named `*.bias`.
+    """
+
+    architecture: str
+    model_type: str
+    parameters: int
+    bias_parameters: int
+    hidden_size: int
+    layers: int
+    vocabulary: int
+    context_length: int | None = None
+    chat_template: bool = True
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The view of a trial that a technique sees: the model's facts and what else was chosen, by axis name."""
+
+    model: ModelFacts
+    chosen: dict[str, Technique] = field(default_factory=dict)
+    task: str = "instruction"
+
+
+@dataclass
+class Live:
+    """What the running step knows, kept up to date by the trainer and read by the techniques.
+
+    `example_ids` and `lengths` (real tokens) describe the current micro-batch, row by row.
+    """
+
+    seed: int
+    epoch: int = 0
+    step: int = 0
+    example_ids: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+    def draw_seed(self, role: str, *keys: object) -> int:
+        """Derive the named sub-seed of one draw; it depends on neither the batch split nor the method."""
+        return sub_seed(self.seed, role, *keys)
+
+
+def sub_seed(seed: int, role: str, *keys: object) -> int:
+    """Derive a 63-bit seed from a trial's seed, a role (init, order, noise, dropout, sampling) and keys."""
+    text = "|".join([str(seed), role, *map(str, keys)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+class Technique(Settings):
+    """One level of an axis. Subclasses add a `kind` literal and their settings."""
+
+    shorthand: ClassVar[str | None] = None
+    """The field that a bare number sets, where the axis takes one (`4` means `{steps: 4}`)."""
+    paper: ClassVar[str] = ""
+    """Where the technique was published."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_shorthand(cls, value: Any) -> Any:
+        if cls.shorthand and isinstance(value, int | float) and not isinstance(value, bool):
+            return {cls.shorthand: value}
+        return value
+
+    @property
+    def label(self) -> str:
+        """Name this level in a table: its kind, then each setting that is not the default."""
+        changed = {
+            name: getattr(self, name)
+            for name, info in type(self).model_fields.items()
+            if name != "kind" and getattr(self, name) != info.default
+        }
+        return " ".join([str(getattr(self, "kind", "")), *(f"{k}={v}" for k, v in changed.items())]).strip()
+
+    def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
+        """Say why this cannot run on this machine and model, or None; asked while planning, without torch."""
+        return None
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `transformers.TrainingArguments` that this technique sets."""
+        return {}
+
+    @contextmanager
+    def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
+        """Change the model for the length of a training run and leave no trace afterwards."""
+        yield model
+
+    def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
+        """Return evidence, read back from the live model, that the technique took effect.
+
+        Raises `NoEffect` where it did not: such a trial is Unsupported, never a silent baseline.
+        """
+        return {}
+
+
+class NoEffect(Exception):
+    """A technique was applied and changed nothing."""
+
+    def __init__(self, technique: str, reason: str, way_out: str) -> None:
+        super().__init__(f"{technique}: {reason}")
+        self.technique, self.reason, self.way_out = technique, reason, way_out

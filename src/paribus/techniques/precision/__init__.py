@@ -1,0 +1,1 @@
+"""How numbers are stored and multiplied: formats, scaling, recipes, emulated and native."""

@@ -1,0 +1,1 @@
+"""Which weights train, one file a method family."""

@@ -1,0 +1,1 @@
+"""The child process: one trial in, one result out."""
