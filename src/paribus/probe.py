@@ -1,0 +1,115 @@
+"""A child that answers, as JSON, what only torch knows; the answer is cached by versions and device.
+
+`machine()` is what planning and running use. Where no accelerator is attached nothing is asked of torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from paribus.errors import ParibusError
+from paribus.machine import Machine, cache_folder, host
+
+LIBRARIES = (
+    "paribus", "torch", "transformers", "accelerate", "peft", "datasets", "safetensors", "pydantic",
+    "pandas", "scipy", "altair", "great-tables", "gguf", "bitsandbytes", "torchao",
+)  # fmt: skip
+
+
+def machine() -> Machine:
+    """Describe what trials would run on: the first accelerator where there is one, else the CPU."""
+    if not _accelerator_attached():
+        return host()
+    devices = facts()["devices"]
+    if not devices:
+        return host()
+    first = devices[0]
+    return Machine(
+        device="cuda",
+        name=first["name"],
+        memory_bytes=first["memory_bytes"],
+        cores=host().cores,
+        devices=len(devices),
+        compute_capability=tuple(first["compute_capability"]),
+    )
+
+
+def facts() -> dict[str, Any]:
+    """Return what torch says of this machine, from the cache where versions and devices are the same."""
+    cached = cache_folder() / f"probe-{_key()}.json"
+    if cached.exists():
+        try:
+            return json.loads(cached.read_text())
+        except ValueError:
+            cached.unlink(missing_ok=True)  # half-written by a full disk: ask again
+    answer = _ask()
+    fresh = cached.with_suffix(f".{os.getpid()}.tmp")
+    fresh.write_text(json.dumps(answer))
+    fresh.replace(cached)
+    return answer
+
+
+def versions() -> dict[str, str | None]:
+    """Return the installed version of every library that can shape a result; None where it is absent."""
+    return {name: _version(name) for name in LIBRARIES}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _accelerator_attached() -> bool:
+    return Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists()
+
+
+def _key() -> str:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = [_version("torch"), sys.version, host().model_dump(mode="json"), visible, _accelerator_attached()]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
+
+
+def _ask() -> dict[str, Any]:
+    child = subprocess.run(
+        [sys.executable, "-m", "paribus.probe"], capture_output=True, text=True, timeout=300, check=False
+    )
+    if child.returncode != 0:
+        last = child.stderr.strip().splitlines()[-1:] or ["no message"]
+        raise ParibusError(f"torch could not be asked about this machine: {last[0]}", way_out="Reinstall torch.")
+    return json.loads(child.stdout)
+
+
+def _answer() -> dict[str, Any]:
+    """Ask torch; runs in the child."""
+    import torch
+
+    return {
+        "torch": torch.__version__,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cuda_built": torch.version.cuda,
+        "devices": [_device(torch.cuda.get_device_properties(i)) for i in range(torch.cuda.device_count())],
+        "dtypes": sorted(
+            name for name in vars(torch) if isinstance(getattr(torch, name), torch.dtype) and "float" in name
+        ),
+    }
+
+
+def _device(properties: Any) -> dict[str, Any]:
+    return {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "compute_capability": [properties.major, properties.minor],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_answer()))
