@@ -1,0 +1,236 @@
+"""The command line: a thin call each. Documents go to stdout, all else to stderr.
+
+Exit codes: 0 done, 1 a trial was killed or crashed or a check failed, 2 bad input, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from paribus import screen
+from paribus.errors import ParibusError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Ablations of LLM fine-tuning, all else being equal: plan, run, score, compare.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+embedded = typer.Typer(no_args_is_help=True, help="The tiny base model that ships with paribus.")
+app.add_typer(embedded, name="embedded")
+
+out, err = Console(), Console(stderr=True)
+
+StudyPath = Annotated[Path, typer.Argument(metavar="STUDY", help="A study's folder or its study.yaml.")]
+Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
+RESULTS = Path("results")
+
+
+def _open(study_path: Path, results: Path) -> tuple[Any, Any]:
+    """Plan a study and open its record."""
+    from paribus.plan.design import expand
+    from paribus.plan.study import Study
+    from paribus.record.store import Store
+
+    plan = expand(Study.read(study_path))
+    return plan, Store(results / plan.study.name)
+
+
+def _print_json(document: Any) -> None:
+    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@app.command()
+def run(
+    study: StudyPath,
+    results: Results = RESULTS,
+    max_workers: Annotated[
+        int | None, typer.Option(min=1, help="Trials at a time. Default: one a core, or one a GPU.")
+    ] = None,
+    retry: Annotated[
+        str, typer.Option(metavar="OUTCOMES", help="Run these again: killed, crashed, or both by a comma.")
+    ] = "",
+    only: Annotated[
+        str, typer.Option(metavar="IDS", help="Only trials whose id begins with one of these.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be started and stop.")] = False,
+    accept_change: Annotated[
+        bool, typer.Option("--accept-change", help="Go on although a fixed value changed under results.")
+    ] = False,
+) -> None:
+    """Run every trial that has no recorded outcome yet, then show the table and write the report."""
+    from paribus.compare import tables
+    from paribus.compare.report import write_report
+    from paribus.plan import lock
+    from paribus.probe import machine
+    from paribus.run import supervisor
+
+    plan, store = _open(study, results)
+    options = supervisor.Options.parse(max_workers=max_workers, retry=retry, only=only)
+    here = machine()
+    screen.show_plan(plan, store, here, err)
+    lock.check_change(plan, store.root, accept=accept_change)
+    if dry_run:
+        return
+    with screen.Watch(plan, err) as watch:
+        summary = supervisor.run(plan, store, here, options, watch)
+    if summary.interrupted:
+        err.print("Stopped. Nothing is lost: the same command goes on from here.")
+        raise typer.Exit(130)
+    tables.terminal(plan, store, out)
+    report_path = write_report(plan, store, store.root / "report.html")
+    screen.show_summary(summary, report_path, out)
+    raise typer.Exit(summary.exit_code)
+
+
+@app.command()
+def plan(study: StudyPath, results: Results = RESULTS, as_json: Json = False) -> None:
+    """Show the trials a study needs, without running any."""
+    from paribus.probe import machine
+
+    planned, store = _open(study, results)
+    if as_json:
+        _print_json(planned.to_json())
+    else:
+        screen.show_plan(planned, store, machine(), out, every_trial=True)
+
+
+@app.command()
+def status(study: StudyPath, results: Results = RESULTS, as_json: Json = False) -> None:
+    """Show how far a study is: planned, done, and counts by outcome."""
+    from paribus.probe import machine
+    from paribus.run.pending import status as status_of
+
+    planned, store = _open(study, results)
+    document = status_of(planned, store, machine())
+    if as_json:
+        _print_json(document)
+    else:
+        screen.show_status(document, out)
+
+
+@app.command()
+def table(
+    study: StudyPath,
+    results: Results = RESULTS,
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX.")] = False,
+) -> None:
+    """Show the comparison table of what is recorded."""
+    from paribus.compare import tables
+
+    if as_json + as_csv + as_latex > 1:
+        raise ParibusError("--json, --csv and --latex exclude each other", way_out="Give one of them.")
+    planned, store = _open(study, results)
+    if as_json:
+        _print_json(tables.rows(planned, store))
+    elif as_csv:
+        sys.stdout.write(tables.csv(planned, store))
+    elif as_latex:
+        sys.stdout.write(tables.latex(planned, store))
+    else:
+        tables.terminal(planned, store, out)
+
+
+@app.command()
+def report(
+    study: StudyPath,
+    results: Results = RESULTS,
+    to: Annotated[Path | None, typer.Option("--to", metavar="FILE", help="Where to write the page.")] = None,
+) -> None:
+    """Write the report as one HTML file that opens offline."""
+    from paribus.compare.report import write_report
+
+    planned, store = _open(study, results)
+    out.print(str(write_report(planned, store, to or store.root / "report.html")), soft_wrap=True)
+
+
+@app.command()
+def verify(
+    study: StudyPath,
+    results: Results = RESULTS,
+    sample: Annotated[int, typer.Option(min=1, help="How many finished trials to rerun.")] = 5,
+) -> None:
+    """Rerun finished trials in scratch and compare the hashes of order, weights and loss curve."""
+    from paribus.probe import machine
+    from paribus.run.verify import verify as rerun
+
+    planned, store = _open(study, results)
+    with err.status("rerunning"):
+        comparisons = rerun(planned, store, machine(), sample)
+    screen.show_verification(comparisons, out)
+    raise typer.Exit(0 if comparisons and all(one.identical for one in comparisons) else 1)
+
+
+@app.command()
+def data(study: StudyPath, as_json: Json = False) -> None:
+    """Show what a study trains on: rendered examples with their loss mask, lengths, overlap."""
+    from paribus.plan.study import Study
+    from paribus.train import inspect
+
+    inspection = inspect.inspect(Study.read(study))
+    if as_json:
+        _print_json(inspection.to_json())
+    else:
+        inspect.show(inspection, out)
+
+
+@app.command()
+def init(
+    model: Annotated[str, typer.Option(help="A model directory, a hub name, or 'embedded'.")],
+    data: Annotated[str, typer.Option(help="A jsonl, json, csv or parquet file, a hub name, or 'embedded'.")],
+    to: Annotated[Path, typer.Option("--out", help="The folder of the new study.")] = Path("experiments/first"),
+) -> None:
+    """Write a sane first study for your own model and data."""
+    from paribus.sources.init import write_first_study
+
+    for line in write_first_study(model, data, to):
+        out.print(line, soft_wrap=True)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine can do: devices, formats, and which level of each axis runs here."""
+    from paribus.doctor import examine
+
+    with err.status("asking torch"):
+        document = examine()
+    if as_json:
+        _print_json(document)
+    else:
+        screen.show_doctor(document, out)
+
+
+@embedded.command("rebuild")
+def rebuild(folder: Annotated[Path, typer.Argument(help="Where to write the base; must not hold one.")]) -> None:
+    """Pretrain the embedded base and its tokenizer again from nothing, in a fixed number of steps."""
+    from paribus.embedded.pretrain import rebuild as build
+
+    with screen.steps("pretraining", err) as progress:
+        build(folder, progress=progress)
+    out.print(str(folder), soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command line; what a user wrote wrongly ends in a message and exit 2, never a traceback."""
+    try:
+        app()
+    except ParibusError as error:
+        err.print(f"[bold red]error[/] {screen.escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(2)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
