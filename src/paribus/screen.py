@@ -1,0 +1,175 @@
+"""What a terminal shows beside the tables of results: the plan, progress with time left, status, doctor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from paribus.machine import GIB, Machine
+
+if TYPE_CHECKING:
+    from paribus.plan.design import Cell, Plan
+    from paribus.record.store import Store
+
+__all__ = ["escape", "show_doctor", "show_plan", "show_status", "show_verification", "steps"]
+
+COLOURS = {
+    "finished": "green", "diverged": "yellow", "out_of_memory": "yellow", "skipped": "yellow",
+    "unsupported": "yellow", "killed": "red", "crashed": "red", "pending": "dim",
+}  # fmt: skip
+
+
+def plain_table(title: str | None = None, **kwargs: Any) -> Table:
+    """Return a table in the one look that every screen uses."""
+    return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, **kwargs)
+
+
+def show_plan(plan: Plan, store: Store, machine: Machine, console: Console, every_trial: bool = False) -> None:
+    """Print the question, what is fixed, and each cell with what is recorded of it or stands in its way."""
+    from paribus.plan.preflight import obstacles
+
+    study, results, blocked = plan.study, store.results(), obstacles(plan, machine)
+    console.print(f"[bold]{escape(study.name)}[/]  {escape(study.question)}")
+    console.print(_counts_line(plan, results, blocked), highlight=False)
+    table = plain_table()
+    axes = list(plan.cells[0].coordinates)
+    for axis in axes:
+        table.add_column(_short(axis))
+    table.add_column("seeds", justify="right")
+    table.add_column("trials" if every_trial else "")
+    for cell in plan.cells:
+        state = _trial_ids(cell, results, blocked) if every_trial else _state(cell, results, blocked)
+        marks = [_coordinate(cell, axis) for axis in axes]
+        table.add_row(*marks, str(len(cell.trials)), state)
+    console.print(table)
+    reasons = {f"{block.technique}: {block.reason} {block.way_out}" for block in blocked.values()}
+    for reason in sorted(reasons):
+        console.print(f"[yellow]unsupported[/] {escape(reason)}", soft_wrap=True, highlight=False)
+    for excluded in plan.excluded:
+        console.print(f"[dim]excluded[/] {escape(str(excluded))}", soft_wrap=True, highlight=False)
+
+
+def _counts_line(plan: Plan, results: dict[str, Any], blocked: dict[str, Any]) -> str:
+    done = sum(job.trial_id in results for job in plan.jobs)
+    seeds = len({job.trial.seed for job in plan.jobs})
+    return (
+        f"{len(plan.cells)} cells x {seeds} seeds = {len(plan.jobs)} trials; {done} recorded, "
+        f"{len(plan.jobs) - done} to go" + (f", {len(blocked)} cannot run here" if blocked else "")
+    )
+
+
+def _short(axis: str) -> str:
+    """Shorten the two long axis names, so that a row fits a terminal."""
+    return {"gradient_accumulation_steps": "accumulation", "neftune_noise_alpha": "alpha"}.get(axis, axis)
+
+
+def _coordinate(cell: Cell, axis: str) -> str:
+    label = escape(cell.coordinates[axis])
+    return f"[bold]{label}[/]" if cell.factor == axis else label
+
+
+def _state(cell: Cell, results: dict[str, Any], blocked: dict[str, Any]) -> str:
+    outcomes = Counter(
+        results[trial_id].result.outcome
+        if trial_id in results
+        else ("unsupported" if trial_id in blocked else "pending")
+        for trial_id in cell.trials.values()
+    )
+    words = ", ".join(f"[{COLOURS[name]}]{count} {_words(name)}[/]" for name, count in outcomes.items())
+    return ("baseline  " if cell.is_baseline else "") + words
+
+
+def _trial_ids(cell: Cell, results: dict[str, Any], blocked: dict[str, Any]) -> str:
+    def mark(trial_id: str) -> str:
+        name = results[trial_id].result.outcome if trial_id in results else "pending"
+        return f"[{COLOURS['unsupported' if trial_id in blocked else name]}]{trial_id}[/]"
+
+    return " ".join(mark(trial_id) for trial_id in cell.trials.values())
+
+
+def _words(outcome: str) -> str:
+    return outcome.replace("_", " ")
+
+
+def show_status(document: dict[str, Any], console: Console) -> None:
+    """Print how far a study is."""
+    console.print(f"[bold]{escape(document['study'])}[/]  {document['done']} of {document['planned']} done")
+    for outcome, count in document["outcomes"].items():
+        console.print(f"  [{COLOURS[outcome]}]{count:>5} {_words(outcome)}[/]", highlight=False)
+    if document["running"]:
+        console.print(f"  {document['running']:>5} running", highlight=False)
+    for problem in document["problems"]:
+        console.print(f"[red]set aside[/] {escape(problem)}", soft_wrap=True)
+
+
+def show_verification(comparisons: list[Any], console: Console) -> None:
+    """Print, for each trial that was rerun, whether every hash is the same."""
+    if not comparisons:
+        console.print("No finished trial to rerun.")
+        return
+    table = plain_table()
+    names = list(comparisons[0].same)
+    for header in ("trial", *names):
+        table.add_column(header.removesuffix("_sha256").replace("_", " "))
+    for one in comparisons:
+        table.add_row(one.trial_id, *("[green]same[/]" if one.same[n] else "[red]differs[/]" for n in names))
+    console.print(table)
+
+
+def show_doctor(document: dict[str, Any], console: Console) -> None:
+    """Print what this machine can do."""
+    machine = document["machine"]
+    console.print(
+        f"[bold]{escape(machine['name'])}[/]  {machine['device']}, {machine['cores']} cores, "
+        f"{machine['memory_bytes'] / GIB:.0f} GiB",
+        highlight=False,
+    )
+    if not document["devices"]:
+        console.print("[dim]no accelerator: low precision is emulated, memory and speed claims are not run[/]")
+    for device in document["devices"]:
+        capability = ".".join(map(str, device["compute_capability"]))
+        console.print(f"  {escape(device['name'])}, {device['memory_bytes'] / GIB:.0f} GiB, compute {capability}")
+    console.print()
+    formats = plain_table("Number formats")
+    for header in ("format", "stored", "multiplied"):
+        formats.add_column(header)
+    for row in document["formats"]:
+        formats.add_row(row["name"], "yes" if row["stored"] else "no", _runs(row["multiplied"]))
+    console.print(formats)
+    console.print()
+    levels = plain_table("Axes, on the embedded base")
+    for header in ("axis", "level", "runs", "why not natively"):
+        levels.add_column(header)
+    for axis, rows in document["axes"].items():
+        for row in rows:
+            levels.add_row(_short(axis), row["level"], _runs(row["runs"]), escape(row["reason"] or ""))
+    console.print(levels)
+    console.print()
+    have = ", ".join(f"{name} {found}" for name, found in document["libraries"].items() if found)
+    console.print(f"[dim]{escape(have)}[/]", highlight=False)
+
+
+def _runs(how: str) -> str:
+    return {"native": "[green]native[/]", "emulated": "[yellow]emulated[/]"}.get(how, "[red]no[/]")
+
+
+@contextmanager
+def steps(title: str, console: Console) -> Iterator[Callable[[int, int, float], None]]:
+    """Show a bar for work that reports (step, steps, loss)."""
+    with Progress(
+        TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"),
+        TimeElapsedColumn(), console=console,
+    ) as bar:  # fmt: skip
+        task = bar.add_task(title, total=None, loss="")
+
+        def report(step: int, total: int, loss: float) -> None:
+            bar.update(task, total=total, completed=step, loss=f"loss {loss:.3f}")
+
+        yield report
