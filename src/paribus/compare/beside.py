@@ -1,0 +1,157 @@
+"""Tables that put a study's numbers beside those a document prints: precision and NEFTune."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from paribus import statistics
+from paribus.compare import wording
+from paribus.compare.claim import Claims, Number, matching
+from paribus.compare.findings import Findings
+from paribus.compare.readings import Metric
+from paribus.compare.sheets import Column, Sheet, contrast_row
+
+if TYPE_CHECKING:
+    from paribus.plan.design import Cell
+
+
+def precision(findings: Findings, claims: Claims) -> Sheet | None:
+    """Show each number format's change in loss beside the printed quality loss, speed and memory."""
+    rows = _axis_rows(findings, "precision")
+    if not rows:
+        return None
+    costs = {quantity: _printed(claims, quantity) for quantity in ("quality_loss", "speed", "memory")}
+    base = _mean_of(findings, findings.baseline)
+    for row in rows:
+        found: statistics.Estimate | None = row.get("difference")
+        if found is not None and base and findings.metric.quantity == "loss":
+            row["relative"] = _scaled(found, 100 / base)
+        for quantity, numbers in costs.items():
+            row[f"{quantity}.printed"] = _beside(numbers, "precision", row["level"])
+        row.update(_native_cost(findings, row))
+    quality = f"{findings.metric.quantity.capitalize()}"
+    columns = (
+        Column("level", "Format", "level"),
+        Column("difference", f"Change in {findings.metric.quantity}", "difference", quality),
+        Column("relative", "Change, % of baseline", "percent", quality),
+        Column("verdict", "Verdict", "verdict", quality),
+        Column("quality_loss.printed", "Document: quality loss", "text", quality),
+        Column("speed", "Ours", "text", "Speed"),
+        Column("speed.printed", "Document", "text", "Speed"),
+        Column("memory", "Ours", "text", "Memory"),
+        Column("memory.printed", "Document", "text", "Memory"),
+    )
+    note = (
+        f"The document's quality loss is a benchmark's, ours a change in {findings.metric} at "
+        f"{wording.READING_NAMES[findings.primary]}."
+    )
+    if any(wording.is_emulated(row["level"]) for row in rows):
+        note += (
+            f" Emulated formats round operands and gradients and compute in fp32: {wording.EMULATED}; "
+            "speed and memory are not run: emulation has neither the speed nor the memory of the format."
+        )
+    return Sheet("precision", "Precision beside the document", columns, tuple(rows), note)
+
+
+def noise(findings: Findings, claims: Claims) -> Sheet | None:
+    """Show each NEFTune alpha's effect with the noise it was proven to add, beside printed win rates."""
+    axis = "neftune_noise_alpha"
+    rows = _axis_rows(findings, axis)
+    if not rows:
+        return None
+    accuracy = Metric(findings.metric.split, findings.metric.group, "accuracy")
+    gap = Metric(findings.metric.split, findings.metric.group, "gap")
+    beside = {
+        key: findings.contrasts(metric=metric) for key, metric in (("accuracy", accuracy), ("gap", gap))
+    }
+    printed = _printed(claims, "win_rate")
+    for row in rows:
+        for key, contrasts in beside.items():
+            contrast = matching(contrasts, axis, row["level"])
+            row[key] = contrast.difference if contrast and contrast.level == row["level"] else None
+        row["win_rate.printed"] = _beside(printed, axis, row["level"])
+        row["ratio"] = _noise_ratio(findings, axis, row["level"])
+    columns = (
+        Column("level", "α", "level"),
+        Column("ratio", "Noise / embedding RMS", "number"),
+        Column(
+            "difference",
+            "Test " + findings.metric.quantity,
+            "difference",
+            "Difference from α of the baseline",
+        ),
+        Column("accuracy", "Token accuracy", "difference", "Difference from α of the baseline"),
+        Column("gap", "Test − train gap", "difference", "Difference from α of the baseline"),
+        Column("verdict", "Verdict", "verdict", "Difference from α of the baseline"),
+        Column("win_rate.printed", "Document: win rate", "text"),
+    )
+    note = (
+        "The noise ratio is read back from the embeddings while training. The document's win rates are "
+        "AlpacaEval judgements of a 7B model: not run here, no judge."
+    )
+    return Sheet("noise", "NEFTune beside the document", columns, tuple(rows), note)
+
+
+def _axis_rows(findings: Findings, axis: str) -> list[dict[str, Any]]:
+    """Start a table of one axis: the baseline's level, then each contrast."""
+    if findings.baseline is None or axis not in findings.axes:
+        return []
+    rows: list[dict[str, Any]] = [{"level": findings.baseline.coordinates[axis], "baseline": True}]
+    own = [contrast for contrast in findings.primary_contrasts if contrast.axis == axis]
+    return rows + [{"level": c.level} | contrast_row(c) for c in own]
+
+
+def _printed(claims: Claims, quantity: str) -> list[Number]:
+    return [number for _, number in claims.numbers(quantity)]
+
+
+def _beside(numbers: Iterable[Number], axis: str, label: str) -> str | None:
+    """Return the printed number of a level, found by its label or kind."""
+    own = [number for number in numbers if number.axis in (axis, None)]
+    names = (label, wording.kind(label))
+    return next((str(n) for name in names for n in own if str(n.level) == name), None)
+
+
+def _mean_of(findings: Findings, cell: Cell | None) -> float | None:
+    found = findings.values(findings.primary)
+    read = [found[k] for k in cell.trials.values() if k in found] if cell else []
+    return fmean(read) if read else None
+
+
+def _scaled(found: statistics.Estimate, factor: float) -> statistics.Estimate:
+    ends = found.interval
+    scaled = statistics.Interval(ends.low * factor, ends.high * factor) if ends else None
+    return statistics.Estimate(found.n, found.mean * factor, scaled, found.p)
+
+
+def _native_cost(findings: Findings, row: Mapping[str, Any]) -> dict[str, str]:
+    """Return speed and memory relative to the baseline where the format really ran, else why not."""
+    if row.get("baseline"):
+        return {"speed": "1x", "memory": "1x"}
+    if wording.is_emulated(row["level"]):
+        return {"speed": "not run", "memory": "not run"}
+    found = {}
+    for key, name in (("speed", "tokens_per_second"), ("memory", "peak_memory_bytes")):
+        treated, base = (_cost(findings, name, row["level"]), _cost(findings, name, None))
+        found[key] = f"{treated / base:.2f}x" if treated and base else "not measured"
+    return found
+
+
+def _cost(findings: Findings, name: str, level: str | None) -> float | None:
+    base = findings.baseline
+    wanted = {**base.coordinates, **({"precision": level} if level else {})} if base else {}
+    ids = [k for cell in findings.plan.cells if cell.coordinates == wanted for k in cell.trials.values()]
+    costs = [getattr(findings.recorded[k].result.cost, name, None) for k in ids if k in findings.finished]
+    known = [cost for cost in costs if cost is not None]
+    return fmean(known) if known else None
+
+
+def _noise_ratio(findings: Findings, axis: str, label: str) -> float | None:
+    ids = [k for c in findings.plan.cells if c.coordinates[axis] == label for k in c.trials.values()]
+    proofs = [
+        findings.recorded[k].result.proof.get(axis, {}) for k in dict.fromkeys(ids) if k in findings.finished
+    ]
+    ratios = [proof["ratio"] for proof in proofs if isinstance(proof.get("ratio"), float)]
+    return fmean(ratios) if ratios else None

@@ -1,0 +1,221 @@
+"""Each level against the baseline's, all else equal, paired by seed.
+
+A level is compared in every *context* (one choice of everything else that varies) where both it and the
+baseline's level were planned. Within a seed the differences of all contexts are averaged first, so that the
+seeds, which are what repeats, are the n of every interval. A trial that stands on both sides, or that did
+not finish, gives no pair: such an arm is marked conditional and is never called equivalent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal
+
+from paribus import statistics
+from paribus.compare.readings import At, Metric
+from paribus.plan.levels import ABSENT
+
+if TYPE_CHECKING:
+    from paribus.plan.design import Cell
+
+Verdict = Literal["better", "worse", "equivalent", "undecided", "one pair", "no pair"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a study declared before it ran; the margin, in the metric's unit, may be absent.
+
+    `family` is `axis` or `study`: the set of contrasts that p is adjusted over.
+    """
+
+    margin: float | None
+    confidence: float = 0.95
+    family: str = "axis"
+
+    @property
+    def alpha(self) -> float:
+        """Return the error rate that goes with the confidence."""
+        return 1 - self.confidence
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a contrast: how many of its planned trials finished, and which trials gave a value."""
+
+    planned: int
+    finished: int
+    trials: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Say whether every planned trial of this side finished."""
+        return self.planned == self.finished
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A level less the baseline's level in one metric at one reading.
+
+    `axis` is absent where two cells differ in several axes. `family` names the set that `holm_p` was adjusted
+    over, `pairs` counts differences before averaging within a seed, `contexts` choices of everything else.
+    """
+
+    axis: str | None
+    level: str
+    baseline: str
+    metric: Metric
+    at: At
+    arm: Arm
+    against: Arm
+    pairs: int
+    contexts: int
+    difference: statistics.Estimate | None = None
+    differences: tuple[float, ...] = ()
+    family: str = ""
+    holm_p: float | None = None
+    tost_p: float | None = None
+    verdict: Verdict = "no pair"
+    within_margin: bool = False
+
+    @property
+    def conditional(self) -> bool:
+        """Say whether the difference holds only given that a trial finished, because some did not."""
+        return not (self.arm.complete and self.against.complete)
+
+
+@dataclass(frozen=True)
+class Read:
+    """One metric read at one place of every finished trial, with the cells that the trials stand in."""
+
+    cells: Sequence[Cell]
+    values: Mapping[str, float]
+    finished: set[str]
+    metric: Metric
+    at: At
+    rules: Rules
+
+
+Pairing = list[tuple["Cell", "Cell"]]
+
+
+def level_pairings(cells: Sequence[Cell]) -> dict[tuple[str, str, str], Pairing]:
+    """Match cells that differ in one axis: (axis, level, baseline's level) -> pairs, all else equal."""
+    base = baseline_of(cells)
+    if base is None:
+        return {}
+    found: dict[tuple[str, str, str], Pairing] = {}
+    for cell in cells:
+        for axis, level in cell.coordinates.items():
+            home = base.coordinates[axis]
+            partner = _partner(cell, axis, home, cells) if level != home else None
+            if partner is not None:
+                found.setdefault((axis, level, home), []).append((cell, partner))
+    order = {axis: position for position, axis in enumerate(base.coordinates)}
+    return dict(sorted(found.items(), key=lambda item: order[item[0][0]]))
+
+
+def _partner(cell: Cell, axis: str, home: str, cells: Sequence[Cell]) -> Cell | None:
+    """Find the cell that has the baseline's level on one axis and is equal wherever both have a level."""
+    for other in cells:
+        pairs = ((name, level, other.coordinates[name]) for name, level in cell.coordinates.items())
+        if all(b == home if name == axis else a == b or ABSENT in (a, b) for name, a, b in pairs):
+            return other
+    return None
+
+
+def baseline_of(cells: Iterable[Cell]) -> Cell | None:
+    """Return the cell that everything is compared with."""
+    return next((cell for cell in cells if cell.is_baseline), None)
+
+
+def level_contrasts(read: Read) -> list[Contrast]:
+    """Contrast every level of every axis with the baseline's, averaged over everything else that varies."""
+    made = [
+        _contrast(read, axis, (level, home), pairing)
+        for (axis, level, home), pairing in level_pairings(read.cells).items()
+    ]
+    return _adjusted(made, read.rules)
+
+
+def cell_contrasts(read: Read) -> dict[tuple[str, ...], Contrast]:
+    """Contrast every cell with the baseline cell, by its coordinates; the family is the axis or all cells."""
+    base = baseline_of(read.cells)
+    others = [cell for cell in read.cells if cell is not base] if base else []
+    made = [_contrast(read, *_changed(cell, base), [(cell, base)]) for cell in others if base]
+    places = [tuple(cell.coordinates.values()) for cell in others]
+    return dict(zip(places, _adjusted(made, read.rules), strict=True))
+
+
+def _changed(cell: Cell, base: Cell) -> tuple[str | None, tuple[str, str]]:
+    """Name what differs: the axis where it is only one, the cell's levels and the baseline's."""
+    places = [(axis, level, base.coordinates[axis]) for axis, level in cell.coordinates.items()]
+    different = [axis for axis, level, home in places if level != home]
+    changed = [a for a, level, home in places if level != home and ABSENT not in (level, home)] or different
+    level = ", ".join(cell.coordinates[axis] for axis in changed)
+    home = ", ".join(base.coordinates[axis] for axis in changed)
+    return (changed[0] if len(changed) == 1 else None), (level, home)
+
+
+def _contrast(read: Read, axis: str | None, levels: tuple[str, str], pairing: Pairing) -> Contrast:
+    """Pair by seed within each context, average within a seed, and estimate over seeds."""
+    by_seed: dict[int, list[float]] = {}
+    used: dict[str, str] = {}
+    for seed, treated, untreated in _pairs(pairing):
+        if treated in read.values and untreated in read.values and treated not in used:
+            by_seed.setdefault(seed, []).append(read.values[treated] - read.values[untreated])
+            used[treated] = untreated
+    differences = tuple(fmean(found) for _, found in sorted(by_seed.items()))
+    arm = _arm([cell for cell, _ in pairing], read.finished, used)
+    against = _arm([partner for _, partner in pairing], read.finished, used.values())
+    tost_p = statistics.tost(differences, read.rules.margin) if read.rules.margin else None
+    complete = arm.complete and against.complete
+    return Contrast(
+        axis, *levels, read.metric, read.at, arm, against,
+        pairs=len(used),
+        contexts=len(pairing),
+        difference=statistics.paired_difference(differences, read.rules.confidence),
+        differences=differences,
+        family="study" if read.rules.family == "study" else (axis or "cells"),
+        tost_p=tost_p,
+        within_margin=complete and tost_p is not None and tost_p < read.rules.alpha,
+    )  # fmt: skip
+
+
+def _pairs(pairing: Pairing) -> Iterator[tuple[int, str, str]]:
+    """Yield seed, treated and untreated trial; a trial on both sides is no pair."""
+    for cell, partner in pairing:
+        for seed, treated in cell.trials.items():
+            untreated = partner.trials.get(seed)
+            if untreated is not None and untreated != treated:
+                yield seed, treated, untreated
+
+
+def _arm(cells: Iterable[Cell], finished: set[str], used: Iterable[str]) -> Arm:
+    planned = {trial_id for cell in cells for trial_id in cell.trials.values()}
+    return Arm(len(planned), len(planned & finished), tuple(dict.fromkeys(used)))
+
+
+def _adjusted(contrasts: list[Contrast], rules: Rules) -> list[Contrast]:
+    """Adjust p over each family and say what follows."""
+    adjusted: dict[int, float] = {}
+    for family in {contrast.family for contrast in contrasts}:
+        tested = [(i, c.difference.p) for i, c in enumerate(contrasts) if c.family == family and c.difference]
+        known = [(i, p) for i, p in tested if p is not None]
+        adjusted |= dict(zip([i for i, _ in known], statistics.holm([p for _, p in known]), strict=True))
+    return [
+        replace(contrast, holm_p=adjusted.get(i), verdict=_verdict(contrast, adjusted.get(i), rules))
+        for i, contrast in enumerate(contrasts)
+    ]
+
+
+def _verdict(contrast: Contrast, holm_p: float | None, rules: Rules) -> Verdict:
+    difference = contrast.difference
+    if difference is None:
+        return "no pair"
+    if difference.n < 2:
+        return "one pair"
+    if holm_p is not None and holm_p < rules.alpha:
+        return "better" if (difference.mean < 0) == contrast.metric.lower_is_better else "worse"
+    return "equivalent" if contrast.within_margin else "undecided"

@@ -1,0 +1,234 @@
+"""What a study found: every cell, contrast and failure, computed once from what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from paribus import statistics
+from paribus.compare.contrast import (
+    Contrast,
+    Read,
+    Rules,
+    baseline_of,
+    cell_contrasts,
+    level_contrasts,
+)
+from paribus.compare.readings import READINGS, TRAINED, At, Curve, Metric, common_train_loss, values
+from paribus.record.result import Crashed, Diverged, Killed, OutOfMemory, Skipped, Unsupported
+
+if TYPE_CHECKING:
+    from paribus.plan.design import Cell, Plan
+    from paribus.record.result import HeldoutScore, TrialResult
+    from paribus.record.store import Recorded, Store
+
+SPLITS = ("train_sample", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A planned trial that did not finish: its outcome in a word and the reason in a sentence."""
+
+    cell: Cell
+    seed: int
+    trial_id: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class CellFindings:
+    """One cell: how many of its seeds finished, and its mean at each reading."""
+
+    cell: Cell
+    planned: int
+    finished: int
+    trials: tuple[str, ...]
+    estimates: Mapping[At, statistics.Estimate]
+    contrast: Contrast | None
+
+    @property
+    def share(self) -> str:
+        """Write `2 of 3`."""
+        return f"{self.finished} of {self.planned}"
+
+
+class Findings:
+    """Everything a report or table says about a study, each part computed when first asked for."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        planned = {job.trial_id for job in plan.jobs}
+        self.plan, self.study = plan, plan.study
+        self.recorded: dict[str, Recorded] = {k: v for k, v in store.recorded().items() if k in planned}
+        compare = self.study.compare
+        self.metric, self.primary = Metric.parse(compare.metric), compare.at
+        self.rules = Rules(compare.margin, compare.confidence, compare.family)
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """Name the axes that vary, in the order of the study."""
+        return list(dict.fromkeys(axis for cell in self.plan.cells for axis in cell.coordinates))
+
+    @cached_property
+    def finished(self) -> set[str]:
+        """Return the planned trials that trained to their end."""
+        return {k for k, v in self.recorded.items() if v.result.result.outcome == "finished"}
+
+    @cached_property
+    def curves(self) -> dict[str, Curve]:
+        """Return the held-out curves of the finished trials."""
+        found = {k: Curve.of(self._planned_scores(k)) for k in sorted(self.finished)}
+        return {k: curve for k, curve in found.items() if curve.epochs()}
+
+    def _planned_scores(self, trial_id: str) -> list[HeldoutScore]:
+        """Return the scores that the study asks for now; earlier ones, on other items, are left out."""
+        job = self.plan.job(trial_id)
+        wanted = {job.trial.score_id(score) for score in job.scores}
+        return [score for score in self.recorded[trial_id].scores if score.score_id in wanted]
+
+    @cached_property
+    def common_level(self) -> float | None:
+        """Return the train-sample loss that every finished trial reaches."""
+        return common_train_loss(self.curves.values())
+
+    @property
+    def baseline(self) -> Cell | None:
+        """Return the cell everything is compared with."""
+        return baseline_of(self.plan.cells)
+
+    def values(self, at: At, metric: Metric | None = None) -> dict[str, float]:
+        """Read a metric (the study's, unless another is named) of every finished trial."""
+        return values(self.curves, metric or self.metric, at, self.common_level)
+
+    def contrasts(self, at: At | None = None, metric: Metric | None = None) -> list[Contrast]:
+        """Contrast every level with the baseline's at a reading (the study's primary one unless named)."""
+        at, metric = at or self.primary, metric or self.metric
+        return level_contrasts(self._read(at, metric))
+
+    def _read(self, at: At, metric: Metric) -> Read:
+        found = self.values(at, metric)
+        return Read(self.plan.cells, found, self.finished, metric, at, self.rules)
+
+    @cached_property
+    def primary_contrasts(self) -> list[Contrast]:
+        """Contrast every level with the baseline's at the primary reading."""
+        return self.contrasts()
+
+    def metrics(self) -> list[Metric]:
+        """Name every held-out metric that was scored, in a stable order."""
+        groups = {(s, g) for curve in self.curves.values() for s in SPLITS for g in curve.groups(s)}
+        return [
+            Metric(split, group, quantity)
+            for split in SPLITS
+            for group in sorted(g for s, g in groups if s == split)
+            for quantity in ("loss", "accuracy")
+        ]
+
+    def blind_to_loss(self) -> str | None:
+        """Say why this study could not have seen a loss, or None where a declared control shows it can."""
+        base = self.baseline
+        trained, before = (_mean(self.values(at), base) for at in (self.primary, "base"))
+        if trained is None or before is None or (trained < before) != self.metric.lower_is_better:
+            return "the baseline is no better than the untrained model: this test could not have seen a loss"
+        harmed = [c for c in self.primary_contrasts if c.verdict == "worse"]
+        if any(_is_control(contrast, control) for contrast in harmed for control in self._controls):
+            return None
+        why = (
+            "no declared control was found to harm"
+            if self._controls
+            else "no control known to harm is declared"
+        )
+        return f"{why}: this test could not have seen a loss"
+
+    @property
+    def _controls(self) -> tuple[Mapping[str, Any], ...]:
+        return tuple(self.study.compare.controls)
+
+    @property
+    def other_readings(self) -> list[At]:
+        """Name the readings beside the primary one."""
+        return [at for at in TRAINED if at != self.primary]
+
+    @cached_property
+    def cells(self) -> list[CellFindings]:
+        """Summarise every cell, the baseline first, then in the order of the plan."""
+        found = {at: self.values(at) for at in READINGS}
+        beside = cell_contrasts(self._read(self.primary, self.metric))
+        ordered = sorted(self.plan.cells, key=lambda cell: not cell.is_baseline)
+        return [self._summary(c, found, beside.get(tuple(c.coordinates.values()))) for c in ordered]
+
+    def _summary(
+        self, cell: Cell, found: Mapping[At, Mapping[str, float]], contrast: Contrast | None
+    ) -> CellFindings:
+        trials = tuple(cell.trials.values())
+        estimates = {}
+        for at, by_trial in found.items():
+            read = [by_trial[k] for k in trials if k in by_trial]
+            estimate = statistics.mean_interval(read, self.rules.confidence)
+            if estimate is not None:
+                estimates[at] = estimate
+        done = sum(k in self.finished for k in trials)
+        return CellFindings(cell, len(trials), done, trials, estimates, contrast)
+
+    @cached_property
+    def failures(self) -> list[Failure]:
+        """List planned trials that ended without finishing, in the order of the plan, each once."""
+        found: dict[str, Failure] = {}
+        for cell in self.plan.cells:
+            for seed, trial_id in cell.trials.items():
+                known = self.recorded.get(trial_id)
+                if known is not None and trial_id not in self.finished and trial_id not in found:
+                    outcome = known.result.result.outcome
+                    found[trial_id] = Failure(cell, seed, trial_id, outcome, reason(known.result))
+        return list(found.values())
+
+    @cached_property
+    def missing(self) -> list[str]:
+        """List planned trials with no recorded outcome."""
+        return [job.trial_id for job in self.plan.jobs if job.trial_id not in self.recorded]
+
+    @cached_property
+    def outcomes(self) -> dict[str, int]:
+        """Count recorded outcomes by name."""
+        names = [known.result.result.outcome for known in self.recorded.values()]
+        return {name: names.count(name) for name in sorted(set(names))}
+
+
+def _mean(found: Mapping[str, float], cell: Cell | None) -> float | None:
+    read = [found[k] for k in cell.trials.values() if k in found] if cell else []
+    return fmean(read) if read else None
+
+
+def _is_control(contrast: Contrast, control: Mapping[str, Any]) -> bool:
+    """Say whether a contrast is about a control, which changes that one axis to that level."""
+    return [(axis, str(getattr(level, "label", level))) for axis, level in control.items()] == [
+        (contrast.axis, contrast.level)
+    ]
+
+
+def reason(result: TrialResult) -> str:
+    """Say in a sentence why a trial did not finish, sizes in GiB."""
+    match result.result:
+        case Diverged() as r:
+            text = f"{r.quantity} was {r.value} at step {r.step}; its bound is {r.bound:g}"
+        case OutOfMemory() as r:
+            text = f"out of memory in {r.phase}{_sizes(r.requested_bytes, r.limit_bytes)}"
+        case Unsupported() as r:
+            text = f"{r.technique}: {r.reason}" + (f". {r.way_out}" if r.way_out else "")
+        case Skipped() as r:
+            text = f"not started: predicted{_sizes(r.predicted_bytes, r.limit_bytes)} under {r.dtype_policy}"
+        case Killed() as r:
+            text = f"{r.cause} by signal {r.signal}" if r.signal else f"{r.cause} from outside"
+        case Crashed() as r:
+            text = f"{r.error} (in {r.where})"
+        case _:
+            text = "finished"
+    return text
+
+
+def _sizes(wanted: int | None, limit: int | None) -> str:
+    wanted_text = f" {wanted / 2**30:.1f} GiB" if wanted is not None else ""
+    return wanted_text + (f" of {limit / 2**30:.1f} GiB" if limit is not None else "")

@@ -1,0 +1,126 @@
+"""Does training overfit: train, validation and test loss by epoch, and three verdicts on their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from paribus import statistics
+from paribus.compare.readings import Curve
+
+if TYPE_CHECKING:
+    from paribus.compare.findings import Findings
+    from paribus.plan.design import Cell
+
+SPLITS = ("train_sample", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many of `n` curves show one pattern of overfitting."""
+
+    pattern: str
+    k: int
+    n: int
+
+    @property
+    def holds(self) -> bool | None:
+        """Say whether every curve shows it; nothing is known of no curve."""
+        return self.k == self.n if self.n else None
+
+    def __str__(self) -> str:
+        return f"{self.pattern}: {self.k} of {self.n} seeds"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The losses of one cell at one epoch, by split, over seeds; epoch 0 is the base model."""
+
+    epoch: float
+    losses: Mapping[str, statistics.Estimate]
+    gap: statistics.Estimate | None
+
+
+@dataclass(frozen=True)
+class Overfitting:
+    """One cell's losses by epoch and the shapes of its curves."""
+
+    cell: Cell
+    rows: tuple[Row, ...]
+    shapes: tuple[Shape, ...]
+
+
+def overfitting(findings: Findings) -> list[Overfitting]:
+    """Describe the baseline and each level of the tuning axis, every other axis at the baseline's level."""
+    base = findings.baseline
+    if base is None:
+        return []
+    chosen = [
+        cell
+        for cell in findings.plan.cells
+        if all(
+            axis == "tuning" or level == base.coordinates[axis] for axis, level in cell.coordinates.items()
+        )
+    ]
+    ordered = sorted(chosen, key=lambda cell: not cell.is_baseline)
+    return [_of_cell(cell, findings) for cell in ordered if _curves(cell, findings)]
+
+
+def shapes(curves: Iterable[Curve], group: str) -> tuple[Shape, ...]:
+    """Count the curves whose train loss falls at every epoch, whose validation is U-shaped, whose gap grows.
+
+    All three are judged after training began, on losses with noise off: *falls* means strictly at each epoch;
+    *U-shaped* that the least validation loss is at neither the first nor the last epoch and the last is above
+    it; *grows* that validation less train rises at each epoch.
+    """
+    known = list(curves)
+    counts = [0, 0, 0]
+    for curve in known:
+        train = [r.loss for r in curve.series("train_sample") if r.step > 0]
+        validation = [r.loss for r in curve.series("validation", group) if r.step > 0]
+        gap = [v - t for t, v in zip(train, validation, strict=False)]
+        found = (_falls(train), _is_u(validation), _falls([-value for value in gap]))
+        counts = [count + shown for count, shown in zip(counts, found, strict=True)]
+    names = ("train loss falls at every epoch", "validation loss is U-shaped", "the gap grows at every epoch")
+    return tuple(Shape(name, k, len(known)) for name, k in zip(names, counts, strict=True))
+
+
+def _of_cell(cell: Cell, findings: Findings) -> Overfitting:
+    curves, group = _curves(cell, findings), findings.metric.group
+    epochs = sorted({epoch for curve in curves for epoch in curve.epochs().values()})
+    rows = tuple(_row(epoch, curves, group, findings.rules.confidence) for epoch in epochs)
+    return Overfitting(cell, rows, shapes(curves, group))
+
+
+def _curves(cell: Cell, findings: Findings) -> list[Curve]:
+    return [findings.curves[k] for k in cell.trials.values() if k in findings.curves]
+
+
+def _row(epoch: float, curves: Sequence[Curve], group: str, confidence: float) -> Row:
+    losses, gaps = {}, []
+    for split in SPLITS:
+        read = [loss for curve in curves if (loss := _at(curve, split, group, epoch)) is not None]
+        estimate = statistics.mean_interval(read, confidence)
+        if estimate:
+            losses[split] = estimate
+    for curve in curves:
+        train, test = _at(curve, "train_sample", group, epoch), _at(curve, "test", group, epoch)
+        if train is not None and test is not None:
+            gaps.append(test - train)
+    return Row(epoch, losses, statistics.mean_interval(gaps, confidence))
+
+
+def _at(curve: Curve, split: str, group: str, epoch: float) -> float | None:
+    series = curve.series(split, None if split == "train_sample" else group)
+    return next((reading.loss for reading in series if reading.epoch == epoch), None)
+
+
+def _falls(series: Sequence[float]) -> bool:
+    return len(series) > 1 and all(after < before for before, after in pairwise(series))
+
+
+def _is_u(series: Sequence[float]) -> bool:
+    lowest = min(range(len(series)), key=lambda i: series[i], default=0)
+    return 0 < lowest < len(series) - 1 and series[-1] > series[lowest]

@@ -1,0 +1,198 @@
+"""The tables of a study as plain values, before anyone decides how they are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from paribus import statistics
+from paribus.compare import wording
+from paribus.compare.claim import Claims
+from paribus.compare.contrast import Contrast
+from paribus.compare.findings import CellFindings, Findings
+from paribus.compare.overfitting import overfitting
+from paribus.compare.readings import Metric
+
+Kind = Literal["text", "level", "number", "percent", "estimate", "difference", "p", "verdict"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its key in the rows, its heading, what its values are, and the heading it stands under."""
+
+    key: str
+    title: str
+    kind: Kind = "text"
+    spanner: str = ""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table: rows are values by column key, an absent key an empty cell; `group` titles a block of rows."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Mapping[str, Any], ...]
+    note: str = ""
+
+    @property
+    def groups(self) -> list[str]:
+        """Name the blocks of rows, in order."""
+        return list(dict.fromkeys(row["group"] for row in self.rows if "group" in row))
+
+
+def comparison(findings: Findings) -> Sheet:
+    """Show every cell: its mean at the primary reading, k of n seeds, its difference from the baseline."""
+    axes = findings.axes
+    rows = [_cell_row(cell, findings) for cell in findings.cells]
+    reading = wording.READING_NAMES[findings.primary]
+    columns = (
+        *(Column(axis, wording.axis_name(axis), "level") for axis in axes),
+        Column("seeds", "Finished"),
+        Column("mean", "Mean", "estimate"),
+        Column("difference", "Difference", "difference", "From the baseline"),
+        Column("holm_p", "p (Holm)", "p", "From the baseline"),
+        Column("verdict", "Verdict", "verdict", "From the baseline"),
+    )
+    note = (
+        f"{findings.metric} in {findings.metric.unit}, {_better(findings.metric)} is better, at {reading}. "
+        f"{_percent(findings)} t intervals over seeds, differences paired by seed."
+    )
+    if findings.rules.margin:
+        note += f" Equivalent: within ±{findings.rules.margin:g} by two one-sided tests."
+    return Sheet("comparison", f"Every cell at {reading}", columns, tuple(rows), note)
+
+
+def readings(findings: Findings) -> Sheet:
+    """Show each level's difference from the baseline's at all readings, the primary one first."""
+    order = [findings.primary, *findings.other_readings]
+    found = {at: {(c.axis, c.level): c for c in findings.contrasts(at)} for at in order}
+    columns = [Column("axis", "Axis"), Column("level", "Level", "level")]
+    for at in order:
+        title = wording.READING_NAMES[at] + (" (primary)" if at == findings.primary else "")
+        columns.append(Column(f"{at}.difference", "Difference", "difference", title))
+        columns.append(Column(f"{at}.holm_p", "p (Holm)", "p", title))
+    rows = []
+    for contrast in findings.primary_contrasts:
+        row: dict[str, Any] = {"axis": wording.axis_name(contrast.axis or ""), "axis_key": contrast.axis}
+        row |= {"level": contrast.level, "conditional": contrast.conditional}
+        for at in order:
+            other = found[at][contrast.axis, contrast.level]
+            row |= {f"{at}.difference": other.difference, f"{at}.holm_p": other.holm_p}
+        rows.append(row)
+    level = findings.common_level
+    note = (
+        "Each level less the baseline's level, all else equal" + _contexts(findings.primary_contrasts) + "."
+    )
+    if level is not None:
+        note += f" The train loss that every arm reaches is {wording.number(level)}."
+    return Sheet("readings", "Levels at the three readings", tuple(columns), tuple(rows), note)
+
+
+def losses(findings: Findings, claims: Claims) -> Sheet:
+    """Show train, validation and test loss by epoch of the baseline and each tuning, beside printed ones."""
+    printed = {
+        (number.quantity, number.epoch): number
+        for quantity in ("train_loss", "validation_loss")
+        for _, number in claims.numbers(quantity)
+    }
+    columns = [
+        Column("epoch", "Epoch", "number"),
+        Column("train_sample", "Train sample", "estimate", "Loss, nats per token"),
+        Column("validation", "Validation", "estimate", "Loss, nats per token"),
+        Column("test", "Test", "estimate", "Loss, nats per token"),
+        Column("gap", "Test − train", "estimate", "Loss, nats per token"),
+    ]
+    if printed:
+        columns += [
+            Column("train_loss", "Train", "text", "Document prints"),
+            Column("validation_loss", "Validation", "text", "Document prints"),
+        ]
+    rows = []
+    for found in overfitting(findings):
+        name = wording.cell_name(found.cell, findings.baseline)
+        least = min(
+            (row for row in found.rows if row.epoch > 0 and "validation" in row.losses),
+            key=lambda row: row.losses["validation"].mean,
+            default=None,
+        )
+        for row in found.rows:
+            mine: dict[str, Any] = {"group": name, "epoch": row.epoch, "gap": row.gap, **row.losses}
+            mine["lowest"] = row is least
+            if found.cell.is_baseline:
+                for quantity in ("train_loss", "validation_loss"):
+                    if (quantity, row.epoch) in printed:
+                        mine[quantity] = f"{printed[quantity, row.epoch].value:g}"
+            rows.append(mine)
+    note = (
+        f"Means over seeds with {_percent(findings)} t intervals; group {findings.metric.group}; noise off."
+    )
+    return Sheet("overfitting", "Losses by epoch", tuple(columns), tuple(rows), note)
+
+
+def failures(findings: Findings) -> Sheet | None:
+    """Show every planned trial that did not finish, one row for each cell and reason."""
+    if not findings.failures:
+        return None
+    grouped: dict[tuple[str, str, str], list[Any]] = {}
+    for failure in findings.failures:
+        name = wording.cell_name(failure.cell, findings.baseline)
+        grouped.setdefault((name, failure.outcome, failure.reason), []).append(failure)
+    by_cell = {wording.cell_name(c.cell, findings.baseline): c for c in findings.cells}
+    baseline = next((c for c in findings.cells if c.cell.is_baseline), None)
+    rows = []
+    for (name, outcome, reason), found in grouped.items():
+        row: dict[str, Any] = {"cell": name, "outcome": outcome.replace("_", " "), "reason": reason}
+        row["seeds"] = wording.listed([str(failure.seed) for failure in found])
+        row["trials"] = " ".join(failure.trial_id for failure in found)
+        row |= _failure_rate(by_cell[name], baseline, findings.rules.confidence)
+        rows.append(row)
+    columns = (
+        Column("cell", "Cell"), Column("outcome", "Outcome"), Column("seeds", "Seeds"),
+        Column("rate", "Finished, exact interval"), Column("fisher_p", "p against baseline", "p"),
+        Column("reason", "Reason"),
+    )  # fmt: skip
+    return Sheet("failures", "Cells that did not finish", columns, tuple(rows), "p by Fisher's exact test.")
+
+
+def _failure_rate(cell: CellFindings, base: CellFindings | None, confidence: float) -> dict[str, Any]:
+    bounds = statistics.exact_interval(cell.finished, cell.planned, confidence)
+    rate = cell.share + (f" [{bounds.low:.0%}, {bounds.high:.0%}]" if bounds else "")
+    if base is None or base.cell is cell.cell:
+        return {"rate": rate}
+    first, second = (cell.finished, cell.planned), (base.finished, base.planned)
+    return {"rate": rate, "fisher_p": statistics.exact_shares(first, second)}
+
+
+def _cell_row(cell: CellFindings, findings: Findings) -> dict[str, Any]:
+    row: dict[str, Any] = dict(cell.cell.coordinates)
+    row |= {"seeds": cell.share, "mean": cell.estimates.get(findings.primary), "trials": cell.trials}
+    row |= {"complete": cell.finished == cell.planned, "baseline": cell.cell.is_baseline}
+    if cell.contrast is not None:
+        row |= contrast_row(cell.contrast)
+    return row
+
+
+def contrast_row(contrast: Contrast) -> dict[str, Any]:
+    return {
+        "difference": contrast.difference,
+        "holm_p": contrast.holm_p,
+        "verdict": contrast.verdict,
+        "within_margin": contrast.within_margin,
+        "conditional": contrast.conditional,
+    }
+
+
+def _percent(findings: Findings) -> str:
+    return f"{findings.rules.confidence:.0%}".replace("%", " %")
+
+
+def _better(metric: Metric) -> str:
+    return "lower" if metric.lower_is_better else "higher"
+
+
+def _contexts(contrasts: Iterable[Contrast]) -> str:
+    most = max((contrast.contexts for contrast in contrasts), default=1)
+    return f", averaged within each seed over {most} settings of the other axes" if most > 1 else ""

@@ -1,0 +1,233 @@
+"""A study's tables for a terminal, as CSV, as LaTeX and as one JSON document."""
+
+from __future__ import annotations
+
+import csv as csv_module
+import io
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from paribus.compare import beside, sheets, wording
+from paribus.compare.claim import Claims, read_claims
+from paribus.compare.findings import Findings, reason
+from paribus.compare.readings import READINGS, Metric
+from paribus.compare.sheets import Column, Sheet
+from paribus.record.table import coordinates
+
+if TYPE_CHECKING:
+    from paribus.plan.design import Plan
+    from paribus.record.store import Recorded, Store
+
+VERDICT_STYLE = {"better": "green", "worse": "red", "equivalent": "cyan"}
+SCHEMA = 1
+
+
+def all_sheets(findings: Findings, claims: Claims) -> list[Sheet]:
+    """Return every table that a study has something to say in, in the order of the report."""
+    made = (
+        sheets.comparison(findings),
+        sheets.readings(findings),
+        sheets.losses(findings, claims),
+        beside.precision(findings, claims),
+        beside.noise(findings, claims),
+        sheets.failures(findings),
+    )
+    return [sheet for sheet in made if sheet is not None and sheet.rows]
+
+
+def terminal(plan: Plan, store: Store, console: Console) -> None:
+    """Print the comparison, the losses by epoch, precision beside the document, and what failed."""
+    findings = Findings(plan, store)
+    claims = read_claims(plan.study.folder)
+    wanted = ("comparison", "overfitting", "precision", "failures")
+    for sheet in all_sheets(findings, claims):
+        if sheet.name in wanted:
+            console.print(_rich(sheet))
+            console.print(f"[dim]{escape(sheet.note)}[/]\n", highlight=False)
+    if findings.missing:
+        console.print(f"{len(findings.missing)} of {len(plan.jobs)} trials have no recorded outcome yet.")
+
+
+def csv(plan: Plan, store: Store) -> str:
+    """Return the comparison as CSV with plain numbers.
+
+    One row a cell: a column for each axis; `finished`, `planned`; for each reading `<reading>_mean`,
+    `<reading>_low`, `<reading>_high` and `<reading>_n`; at the primary reading `difference`, its `_low`,
+    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`; and `trials`, ids separated by spaces.
+    """
+    findings = Findings(plan, store)
+    estimates = [f"{at}_{part}" for at in READINGS for part in ("mean", "low", "high", "n")]
+    contrast = ["difference", "difference_low", "difference_high", "difference_n"]
+    header = [
+        *findings.axes,
+        "finished",
+        "planned",
+        *estimates,
+        *contrast,
+        "p",
+        "p_holm",
+        "p_tost",
+        "verdict",
+    ]
+    out = io.StringIO()
+    writer = csv_module.DictWriter(out, [*header, "trials"], lineterminator="\n")
+    writer.writeheader()
+    for cell in findings.cells:
+        row: dict[str, Any] = dict(cell.cell.coordinates)
+        row |= {"finished": cell.finished, "planned": cell.planned, "trials": " ".join(cell.trials)}
+        for at, estimate in cell.estimates.items():
+            row |= _spread(str(at) + "_", estimate, "mean")
+        if cell.contrast is not None and cell.contrast.difference is not None:
+            found = cell.contrast
+            row |= {("difference" + k): v for k, v in _spread("_", found.difference, "").items()}
+            row["difference"] = row.pop("difference_")
+            row |= {
+                "p": found.difference and found.difference.p,
+                "p_holm": found.holm_p,
+                "p_tost": found.tost_p,
+            }
+        row["verdict"] = cell.contrast.verdict if cell.contrast else "baseline"
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def rows(plan: Plan, store: Store) -> dict[str, Any]:
+    """Return one JSON document with a row for each planned trial that has a recorded outcome, and no other.
+
+    Keys: `paribus` (schema version), `study`, `metric`, `at` (the primary reading), `rows`. A row: `trial`
+    (id), `group` (id without the seed), `seed`, `outcome`, `reason` (absent where finished), `coordinates`
+    (axis -> level), `settings` (the whole trial), `metrics` (metric -> reading -> value; the readings are
+    base, last, best_validation, equal_train_loss, each absent where the curve has no such place), `cost`,
+    `resolved`, `proof` (axis -> evidence), `warnings`, `machine_class`, `provenance`.
+    """
+    findings, places = Findings(plan, store), coordinates(plan)
+    metrics = _metrics(findings)
+    found = [findings.recorded[job.trial_id] for job in plan.jobs if job.trial_id in findings.recorded]
+    return {
+        "paribus": SCHEMA,
+        "study": plan.study.name,
+        "metric": str(findings.metric),
+        "at": findings.primary,
+        "rows": [_row(known, places.get(known.job.trial_id, {}), metrics) for known in found],
+    }
+
+
+def latex(plan: Plan, store: Store) -> str:
+    """Return every table as LaTeX for booktabs, with the characters that pdflatex must be told of."""
+    findings = Findings(plan, store)
+    made = [_latex(sheet) for sheet in all_sheets(findings, read_claims(plan.study.folder))]
+    return "\n\n".join([LATEX_PREAMBLE, *made]) + "\n"
+
+
+LATEX_PREAMBLE = r"""% \usepackage{booktabs,caption,longtable,colortbl,array,newunicodechar}
+% \newunicodechar{α}{\ensuremath{\alpha}} \newunicodechar{±}{\ensuremath{\pm}}
+% \newunicodechar{−}{\ensuremath{-}} \newunicodechar{≈}{\ensuremath{\approx}}"""
+
+
+def text(value: Any, column: Column) -> str:
+    """Write one value of a table as a reader sees it; an absent one as nothing."""
+    if value is None:
+        return ""
+    return _WRITTEN[column.kind](value) if column.kind in _WRITTEN else str(value)
+
+
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "estimate": wording.estimate,
+    "difference": wording.difference,
+    "percent": lambda value: wording.difference(value, 2),
+    "p": wording.p_value,
+    "number": lambda value: f"{value:.3g}",
+    "level": wording.level_name,
+}
+
+
+def _spread(prefix: str, estimate: Any, name: str) -> dict[str, Any]:
+    ends = estimate.interval
+    found = {f"{prefix}{name}": estimate.mean, f"{prefix}n": estimate.n}
+    return found | ({f"{prefix}low": ends.low, f"{prefix}high": ends.high} if ends else {})
+
+
+def _rich(sheet: Sheet) -> Table:
+    table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in sheet.columns:
+        table.add_column(
+            escape(column.title), justify="left" if column.kind in ("text", "level") else "right"
+        )
+    group = None
+    for row in sheet.rows:
+        if row.get("group") != group:
+            group = row["group"]
+            table.add_row(Text(str(group), style="bold"))
+        table.add_row(*(_rich_cell(row, column) for column in sheet.columns))
+    return table
+
+
+def _rich_cell(row: Mapping[str, Any], column: Column) -> Text:
+    value = row.get(column.key)
+    shown = text(value, column)
+    if column.kind == "verdict":
+        shown = "baseline" if row.get("baseline") else shown
+        shown += " (conditional)" if row.get("conditional") and value not in (None, "no pair") else ""
+        return Text(shown, style=VERDICT_STYLE.get(str(value), "dim"))
+    if column.key == "seeds" and row.get("complete") is False:
+        return Text(shown, style="yellow")
+    return Text(shown, style="bold" if row.get("lowest") and column.key == "validation" else "")
+
+
+def _metrics(findings: Findings) -> dict[str, dict[str, dict[str, float]]]:
+    """Read every metric of every finished trial at every reading: trial -> metric -> reading -> value."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for metric in findings.metrics():
+        for at in READINGS:
+            for trial_id, value in findings.values(at, metric).items():
+                found.setdefault(trial_id, {}).setdefault(str(metric), {})[at] = value
+    return found
+
+
+def _row(known: Recorded, place: dict[str, str], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    job, result = known.job, known.result
+    outcome = result.result.outcome
+    return {
+        "trial": job.trial_id,
+        "group": job.group,
+        "seed": job.trial.seed,
+        "outcome": outcome,
+        **({} if outcome == "finished" else {"reason": reason(result)}),
+        "coordinates": place,
+        "settings": job.trial.model_dump(mode="json", exclude={"content"}),
+        "metrics": metrics.get(job.trial_id, {}),
+        "cost": result.cost.model_dump(exclude_none=True) if result.cost else {},
+        "resolved": result.resolved,
+        "proof": result.proof,
+        "warnings": list(result.warnings),
+        "machine_class": result.machine_class,
+        "provenance": result.provenance,
+    }
+
+
+def _latex(sheet: Sheet) -> str:
+    """Typeset one table by great_tables, which knows spanners, row groups and source notes, no footnotes."""
+    import pandas as pd
+    from great_tables import GT
+
+    frame = pd.DataFrame(
+        [{c.key: text(row.get(c.key), c) for c in sheet.columns} | _grouped(row) for row in sheet.rows]
+    )
+    grouped = "group" in frame
+    table = GT(frame, groupname_col="group" if grouped else None).tab_header(sheet.title)
+    table = table.cols_label(**{column.key: column.title for column in sheet.columns})
+    for spanner in dict.fromkeys(column.spanner for column in sheet.columns if column.spanner):
+        table = table.tab_spanner(spanner, [c.key for c in sheet.columns if c.spanner == spanner])
+    return table.tab_source_note(sheet.note).as_latex()
+
+
+def _grouped(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"group": str(row["group"])} if "group" in row else {}
+
+
+__all__ = ["Metric", "all_sheets", "csv", "latex", "rows", "terminal", "text"]
