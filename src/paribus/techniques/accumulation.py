@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from paribus.techniques.base import Technique
+from paribus.techniques.base import Live, NoEffect, Technique
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Accumulation(Technique):
@@ -31,3 +34,15 @@ class Accumulation(Technique):
 
     def trainer_arguments(self) -> dict[str, Any]:
         return {"gradient_accumulation_steps": self.steps}
+
+    def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
+        """Return how many optimizer steps were made of how many micro-batches, as the trainer counted them."""
+        seen = {str(count): steps for count, steps in sorted(live.micro_batches.items())}
+        if live.micro_batches and max(live.micro_batches) < self.steps:
+            raise NoEffect(
+                "accumulation",
+                f"no optimizer step was made of {self.steps} micro-batches; an epoch has at most "
+                f"{max(live.micro_batches)} of them",
+                "use more training examples or a smaller effective batch",
+            )
+        return {"optimizer_steps_by_micro_batches": seen, "normalised_by": self.normalise}

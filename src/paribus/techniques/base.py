@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,7 +101,9 @@ class Setting:
 class Live:
     """What the running step knows, kept up to date by the trainer and read by the techniques.
 
-    `example_ids` and `lengths` (real tokens) describe the current micro-batch, row by row.
+    `example_ids` and `lengths` (real tokens) describe the current micro-batch, row by row; `step` counts the
+    optimizer steps done, `micro_batches` says how many optimizer steps took how many micro-batches. A
+    technique keeps what it measures while it is applied in `observed`, under its own name, for its proof.
     """
 
     seed: int
@@ -108,6 +111,8 @@ class Live:
     step: int = 0
     example_ids: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
+    micro_batches: Counter[int] = field(default_factory=Counter)
+    observed: dict[str, Any] = field(default_factory=dict)
 
     def draw_seed(self, role: str, *keys: object) -> int:
         """Derive the named sub-seed of one draw; it depends on neither the batch split nor the method."""

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
-from paribus.techniques.base import Technique
+from paribus.techniques.base import Live, Technique
+from paribus.techniques.tuning import weights
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
 
 
 class Full(Technique):
     """Train every weight of the model."""
 
     kind: Literal["full"] = "full"
+
+    @contextmanager
+    def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
+        """Let every parameter train."""
+        with weights.training_only(model, lambda name: True):
+            weights.remember(model, live)
+            yield model
+
+    def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
+        """Return how many parameters train and how many moved."""
+        return weights.movement(self.kind, model, live)

@@ -1,0 +1,172 @@
+"""One training run: a trial's settings in, its curve, order, cost and end out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import TrainingArguments
+
+from paribus.plan.trial import Training
+from paribus.record.result import Cost, Counts, Diverged
+from paribus.techniques import Live, sub_seed
+from paribus.train.data import Encoded
+from paribus.train.trainer import AblationTrainer, Listener, Reader
+
+OPTIMIZERS: Final = {"adamw": "adamw_torch_fused", "sgd": "sgd"}
+"""The Trainer's names of the optimizers. Fused AdamW does the same sums in one pass over each parameter."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What became of a training run; `curve` has a row for each optimizer step (see `AblationTrainer`)."""
+
+    curve: list[dict[str, Any]]
+    order_sha256: str
+    counts: Counts
+    cost: Cost | None
+    diverged: Diverged | None
+    resolved: dict[str, Any]
+    warnings: tuple[str, ...]
+
+    @property
+    def curve_sha256(self) -> str:
+        """Hash every loss to its last bit."""
+        return hashlib.sha256("\n".join(float(row["loss"]).hex() for row in self.curve).encode()).hexdigest()
+
+
+def train(
+    model: Any,
+    rows: Sequence[Encoded],
+    training: Training,
+    live: Live,
+    *,
+    technique_arguments: Mapping[str, Any],
+    pad_token_id: int,
+    readers: Sequence[Reader],
+    listener: Listener,
+    folder: Path,
+    trainer_class: type[AblationTrainer] = AblationTrainer,
+) -> Trained:
+    """Train a model to which the techniques have been applied, on the device that is there.
+
+    `technique_arguments` are those that techniques set, `gradient_accumulation_steps` among them; `folder` is
+    where the Trainer may write. The model comes back on that device, in training mode.
+    """
+    splits = technique_arguments.get("gradient_accumulation_steps", 1)
+    settings = arguments(training, live.seed, folder, technique_arguments)
+    with without_dropout(model) as rates:
+        trainer = trainer_class(
+            model, settings, rows, live, pad_token_id=pad_token_id, readers=readers, listener=listener
+        )
+        try:
+            trainer.train()
+        finally:
+            trainer.meter.stop()
+            trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+    warnings = []
+    if rates:
+        warnings.append(
+            f"the model's own dropout ({', '.join(map(str, rates))}) was off in training: its draws would depend "
+            "on how a batch is split, and so differ between arms"
+        )
+    if trainer.skipped_steps:
+        warnings.append(f"the loss scaler skipped {trainer.skipped_steps} optimizer steps that overflowed")
+    return Trained(
+        curve=trainer.curve,
+        order_sha256=trainer.order.sha256,
+        counts=_counts(trainer),
+        cost=trainer.meter.cost(*_sizes(model)),
+        diverged=trainer.diverged,
+        resolved={
+            "device": str(settings.device),
+            "optimizer": type(trainer.optimizer.optimizer).__name__ + " " + settings.optim.value,
+            "micro_batch": training.effective_batch_size // splits,
+            "steps": trainer.state.max_steps,
+            "mixed_precision": settings.mixed_precision,
+            "threads": torch.get_num_threads() if settings.device.type == "cpu" else None,
+        },
+        warnings=tuple(warnings),
+    )
+
+
+def arguments(
+    training: Training, seed: int, folder: Path, technique_arguments: Mapping[str, Any]
+) -> TrainingArguments:
+    """Spell out the Trainer's arguments; what an arm does not vary is the same for all.
+
+    The seed feeds what has no sub-seed of its own; numpy takes 32 bits of it.
+    """
+    splits = technique_arguments.get("gradient_accumulation_steps", 1)
+    return TrainingArguments(
+        output_dir=str(folder),
+        use_cpu=not torch.cuda.is_available(),
+        per_device_train_batch_size=training.effective_batch_size // splits,
+        num_train_epochs=training.epochs or 1,
+        max_steps=training.max_steps or -1,
+        learning_rate=training.learning_rate,
+        lr_scheduler_type=training.lr_scheduler_type,
+        warmup_steps=training.warmup_steps,
+        optim=OPTIMIZERS[training.optimizer],
+        adam_beta1=training.adam_beta1,
+        adam_beta2=training.adam_beta2,
+        adam_epsilon=training.adam_epsilon,
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.max_grad_norm,
+        seed=sub_seed(seed, "sampling") % 2**32,
+        logging_strategy="steps",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        eval_strategy="no",
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_num_workers=0,
+        dataloader_drop_last=False,
+        dataloader_pin_memory=False,
+        **technique_arguments,
+    )
+
+
+@contextmanager
+def without_dropout(model: torch.nn.Module) -> Iterator[list[float]]:
+    """Set every dropout of a model to zero for the length of a run; yields the rates that were not zero.
+
+    Attention kernels take theirs from numbers on their modules (`attention_dropout` or `dropout`).
+    """
+    places: list[tuple[Any, str, float]] = []
+    for module in model.modules():
+        names = ("p",) if isinstance(module, torch.nn.Dropout) else ("attention_dropout", "dropout")
+        for name in names:
+            rate = vars(module).get(name)
+            if isinstance(rate, float) and rate:
+                places.append((module, name, rate))
+    try:
+        for module, name, _ in places:
+            setattr(module, name, 0.0)
+        yield sorted({rate for _, _, rate in places})
+    finally:
+        for module, name, rate in places:
+            setattr(module, name, rate)
+
+
+def _sizes(model: torch.nn.Module) -> tuple[int, int]:
+    """Count the elements of the parameters that train, and of all."""
+    parameters = list(model.parameters())
+    return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
+
+
+def _counts(trainer: AblationTrainer) -> Counts:
+    return Counts(
+        examples=trainer.examples,
+        optimizer_steps=len(trainer.curve),
+        tokens=sum(row["tokens"] for row in trainer.curve),
+        target_tokens=sum(row["target_tokens"] for row in trainer.curve),
+        truncated_examples=trainer.truncated_examples,
+    )

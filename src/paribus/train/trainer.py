@@ -1,0 +1,209 @@
+"""A thin `transformers.Trainer`: hooks alone, and the name of no technique.
+
+What it adds: an explicit order of examples, exact accumulation, a curve with a row for each optimizer step,
+scoring by a callback with the stopwatch paused, and an end as soon as a loss or gradient is not finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from paribus.record.result import Diverged
+from paribus.techniques import Live
+from paribus.train.data import NO_TARGET, Encoded, collate
+from paribus.train.meter import Meter
+from paribus.train.order import Order
+
+Moment = Literal["start", "step", "epoch", "end"]
+Listener = Callable[[int, int, float], None]
+"""Called after each optimizer step with its number, the number of steps in all and its loss."""
+
+LARGEST: Final = torch.finfo(torch.float32).max
+
+
+@dataclass
+class Reader:
+    """Who reads the model along the way: `score` gets the optimizer steps and epochs done.
+
+    It reads at the start, after each epoch or every so many optimizer steps, and at the end.
+    """
+
+    every: Literal["epoch"] | int
+    score: Callable[[int, float], None]
+    read_at: int = -1
+
+    def due(self, moment: Moment, step: int) -> bool:
+        """Say whether to read now; nothing is read twice at one step."""
+        wanted = moment in ("start", "end") or (
+            moment == "epoch" if self.every == "epoch" else moment == "step" and step % self.every == 0
+        )
+        return wanted and step != self.read_at
+
+
+class AblationTrainer(Trainer):
+    """Train on encoded rows and keep what a result needs: `curve`, `order`, `meter`, `diverged`, `skipped_steps`.
+
+    A row of the curve has step, epoch, loss (nats a target token over the whole optimizer step), grad_norm
+    (before clipping; None where a loss scaler skipped the step), learning_rate, tokens and target_tokens.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        arguments: TrainingArguments,
+        rows: Sequence[Encoded],
+        live: Live,
+        *,
+        pad_token_id: int,
+        readers: Sequence[Reader],
+        listener: Listener,
+    ) -> None:
+        self.rows, self.live, self.pad_token_id = rows, live, pad_token_id
+        self.readers, self.listener = readers, listener
+        self.order = Order(live, [row.example_id for row in rows])
+        self.meter = Meter(arguments.device)
+        self.curve: list[dict[str, Any]] = []
+        self.diverged: Diverged | None = None
+        self.skipped_steps = self.examples = self.truncated_examples = 0
+        self._counts = {"tokens": 0, "target_tokens": 0}
+        super().__init__(
+            model=model,
+            args=arguments,
+            train_dataset=range(len(rows)),  # type: ignore[arg-type]  (anything with a length and items)
+            data_collator=self._collate,
+            compute_loss_func=token_mean,
+            callbacks=[_Moments(self)],
+        )
+        self.remove_callback(PrinterCallback)
+
+    def _collate(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Pad a micro-batch; its row numbers go along, because batches are fetched before they are used."""
+        batch = collate([self.rows[index] for index in indices], self.pad_token_id)
+        return {**batch, "rows": torch.tensor(indices)}
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Order:
+        return self.order
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
+        """Fetch the micro-batches of one optimizer step, with the number of targets in all of them."""
+        batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        targets = sum((batch["labels"][:, 1:] != NO_TARGET).sum() for batch in batches)
+        tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
+        self._counts = {"tokens": tokens, "target_tokens": int(targets)}
+        self.live.micro_batches[len(batches)] += 1
+        return batches, targets
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Say whose turn it is, then step as always."""
+        rows = [self.rows[index] for index in inputs.pop("rows").tolist()]
+        self.live.example_ids = tuple(row.example_id for row in rows)
+        self.live.lengths = tuple(len(row.input_ids) for row in rows)
+        self.live.step = self.state.global_step
+        self.examples += len(rows)
+        self.truncated_examples += sum(row.truncated for row in rows)
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Note an optimizer step (the Trainer logs each); its last log, of the whole training, is left out."""
+        if "loss" not in logs:
+            return
+        self.meter.step_done(self._counts["tokens"])
+        step = self.state.global_step
+        norm: float | None = logs["grad_norm"]
+        if self.accelerator.optimizer_step_was_skipped:
+            self.skipped_steps, norm = self.skipped_steps + 1, None
+        self.curve.append(
+            {
+                "step": step,
+                "epoch": self.state.epoch,
+                "loss": logs["loss"],
+                "grad_norm": norm,
+                "learning_rate": logs["learning_rate"],
+                **self._counts,
+            }
+        )
+        self.listener(step, self.state.max_steps, logs["loss"])
+        self.diverged = _divergence(step, loss=logs["loss"], grad_norm=norm)
+        if self.diverged:
+            self.control.should_training_stop = True
+        else:
+            self.read("step")
+
+    def read(self, moment: Moment) -> None:
+        """Have the model scored as it is: evaluation mode, no gradients, no autocast, the stopwatch paused."""
+        step = self.state.global_step
+        due = [reader for reader in self.readers if reader.due(moment, step)]
+        if not due or self.diverged:
+            return
+        with self.meter.paused(), evaluating(self.model), torch.no_grad():
+            for reader in due:
+                reader.read_at = step
+                reader.score(step, self.state.epoch or 0.0)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Count nothing: the Trainer's estimate walks all modules at every micro-batch and is not used."""
+        return 0
+
+
+class _Moments(TrainerCallback):
+    """The moments of training at which epochs are counted, the stopwatch runs and the model is read."""
+
+    def __init__(self, trainer: AblationTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.trainer.live.epoch = -1
+        self.trainer.read("start")
+        self.trainer.meter.start()
+
+    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
+        self.trainer.live.epoch += 1
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        self.trainer.read("epoch")
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self.trainer.meter.stop()
+        self.trainer.read("end")
+
+
+def token_mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    """Sum the losses of a micro-batch's targets over the number of targets in the whole optimizer step."""
+    targets = labels[:, 1:]
+    wanted = targets != NO_TARGET
+    logits = outputs.logits[:, :-1][wanted]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return cross_entropy(logits, targets[wanted], reduction="sum") / num_items_in_batch
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """Put a model in evaluation mode without the autocast that training may have wrapped around it."""
+    training, wrapped = model.training, vars(model).get("forward")
+    original = vars(model).get("_original_forward")
+    model.eval()
+    if original is not None:
+        model.forward = original
+    try:
+        yield
+    finally:
+        model.train(training)
+        if original is not None:
+            model.forward = wrapped  # type: ignore[assignment]
+
+
+def _divergence(step: int, **quantities: float | None) -> Diverged | None:
+    for quantity, value in quantities.items():
+        if value is not None and not math.isfinite(value):
+            word: Any = str(float(value))
+            return Diverged(step=step, quantity=quantity, value=word, bound=LARGEST)
+    return None
