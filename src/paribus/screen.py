@@ -13,12 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from paribus.machine import GIB, Machine
+from paribus.run.events import Event, Summary
 
 if TYPE_CHECKING:
     from paribus.plan.design import Cell, Plan
     from paribus.record.store import Store
 
-__all__ = ["escape", "show_doctor", "show_plan", "show_status", "show_verification", "steps"]
+__all__ = ["escape"]
 
 COLOURS = {
     "finished": "green", "diverged": "yellow", "out_of_memory": "yellow", "skipped": "yellow",
@@ -158,6 +159,89 @@ def show_doctor(document: dict[str, Any], console: Console) -> None:
 
 def _runs(how: str) -> str:
     return {"native": "[green]native[/]", "emulated": "[yellow]emulated[/]"}.get(how, "[red]no[/]")
+
+
+class Watch:
+    """Follow a running study: a bar with the time left on a terminal, a line for each trial elsewhere."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self.console = console
+        self.names = {
+            trial_id: " ".join(label for axis, label in cell.coordinates.items() if _tells(cell, axis))
+            for cell in plan.cells
+            for trial_id in cell.trials.values()
+        }
+        self.bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[now]}[/]"), console=console, transient=True,
+            disable=not console.is_terminal,
+        )  # fmt: skip
+        self.task = self.bar.add_task("starting", total=None, left="", now="")
+        self.running: dict[str, str] = {}
+
+    def __enter__(self) -> Watch:
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take one event of the supervisor."""
+        name = self._name(event)
+        if event.kind in ("finished", "retried") and event.job:
+            self.running.pop(event.job.trial_id, None)
+            self.console.print(self._line(event, name), highlight=False, soft_wrap=True)
+        elif event.kind in ("started", "progress") and event.job:
+            at = f" {event.step}/{event.steps}" if event.steps else ""
+            self.running[event.job.trial_id] = f"{name}{at}"
+        elif event.kind == "problem":
+            self.console.print(f"[red]set aside[/] {escape(event.message)}", soft_wrap=True)
+        said = {"loading": "loading libraries", "waiting": "another run holds the rest"}
+        self.bar.update(
+            self.task,
+            total=event.tally.planned,
+            completed=event.tally.done,
+            description=said.get(event.kind, "running"),
+            left=time_left(event.tally.seconds_left),
+            now="   ".join(self.running.values()),
+        )
+
+    def _name(self, event: Event) -> str:
+        if event.job is None:
+            return ""
+        return escape(f"{self.names.get(event.job.trial_id, event.job.trial_id)} seed {event.job.trial.seed}")
+
+    def _line(self, event: Event, name: str) -> str:
+        outcome = event.outcome or event.kind
+        took = f"{event.seconds:6.1f} s" if event.seconds is not None else " " * 8
+        place = f"{event.tally.done:>{len(str(event.tally.planned))}}/{event.tally.planned}"
+        again = ", again" if event.kind == "retried" else ""
+        why = f"  [dim]{escape(event.message)}[/]" if event.message else ""
+        return f"{place} [{COLOURS.get(outcome, 'red')}]{_words(outcome)}{again}[/] {took}  {name}{why}"
+
+
+def _tells(cell: Cell, axis: str) -> bool:
+    """Say whether an axis tells this cell from its neighbours: in one factor at a time only one does."""
+    return cell.factor in (None, axis)
+
+
+def time_left(seconds: float | None) -> str:
+    """Write the time left as a person would say it."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
+
+
+def show_summary(summary: Summary, report: object, console: Console) -> None:
+    """Print how a run ended and where its report is."""
+    counts = ", ".join(f"{count} {_words(name)}" for name, count in summary.outcomes.items()) or "nothing recorded"
+    console.print(f"{counts}; {summary.started} started now, {summary.seconds:.0f} s", highlight=False)
+    if summary.unsettled:
+        console.print(f"[red]no outcome yet[/] {' '.join(summary.unsettled)}", soft_wrap=True)
+    console.print(f"[bold]report[/] {escape(str(report))}", soft_wrap=True, highlight=False)
 
 
 @contextmanager
