@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from paribus.plan.preflight import Unsupported
 from paribus.techniques.base import Settings
 
 SCHEMA = 1
@@ -34,15 +35,6 @@ class OutOfMemory(Settings):
     phase: str
     requested_bytes: int | None = None
     limit_bytes: int | None = None
-
-
-class Unsupported(Settings):
-    """A technique cannot run on this machine and model, or ran and had no effect."""
-
-    outcome: Literal["unsupported"] = "unsupported"
-    technique: str
-    reason: str
-    way_out: str
 
 
 class Skipped(Settings):

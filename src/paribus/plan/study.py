@@ -1,0 +1,203 @@
+"""A question, read from YAML with the file and line in every error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, PrivateAttr, field_validator
+
+from paribus.errors import Place
+from paribus.plan.trial import Task, Training
+from paribus.plan.yaml_lines import Document, Route
+from paribus.sources.blocks import DataBlock, ModelBlock
+from paribus.techniques import Accumulation, Noise, Precision, Settings, Tuning
+from paribus.techniques.precision.recipes import Fp32
+from paribus.techniques.tuning.full import Full
+
+FILE = "study.yaml"
+SPLITS = ("validation", "test")
+QUANTITIES: dict[str, Literal["lower", "higher"]] = {"loss": "lower", "accuracy": "higher"}
+"""The figures a metric can name, and which direction is better."""
+EMBEDDED_GROUPS = ("same_wording", "new_wording")
+Levels = dict[str, Any]
+"""A level for each of some settings, by dotted name."""
+Condition = dict[str, tuple[Any, ...]]
+"""For each of some settings the levels that meet the condition; a word matches its kind."""
+
+
+class Axis(Settings):
+    """What one setting varies over: its levels, the axes crossed with it, the cells it applies to."""
+
+    values: tuple[Any, ...] = Field(min_length=1)
+    also: Condition = Field(default_factory=dict)
+    when: Condition = Field(default_factory=dict)
+
+
+class Exclusion(Settings):
+    """Cells that are left out, with the reason shown in the plan."""
+
+    where: Condition
+    reason: str = Field(min_length=1)
+
+
+class Repeat(Settings):
+    """The seeds each cell is repeated with."""
+
+    seeds: tuple[int, ...] = Field(min_length=1)
+
+    @field_validator("seeds")
+    @classmethod
+    def _usable(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+        if twice:
+            raise ValueError(f"the seed {twice[0]} is listed twice: every repeat needs a seed of its own")
+        outside = [seed for seed in seeds if not 0 <= seed < 2**32]
+        if outside:
+            raise ValueError(f"the seed {outside[0]} is outside 0 to 4294967295")
+        return seeds
+
+
+class HeldoutBlock(Settings):
+    """When held-out loss is scored and on what; no `groups` means every group the data has."""
+
+    every: Literal["epoch"] | int = "epoch"
+    groups: tuple[str, ...] = ()
+    train_sample: int = Field(default=64, ge=0)
+
+    @field_validator("every")
+    @classmethod
+    def _positive(cls, every: str | int) -> str | int:
+        if isinstance(every, int) and every < 1:
+            raise ValueError(f"every must be epoch or at least 1 optimizer step, not {every}")
+        return every
+
+
+class Scores(Settings):
+    """How each trial is scored."""
+
+    heldout: HeldoutBlock = HeldoutBlock()
+
+
+class Compare(Settings):
+    """What is compared and what would count as equal; `margin` is in the unit of the metric.
+
+    `baseline` and `controls` give levels that differ from the base cell.
+    """
+
+    metric: str
+    at: Literal["last", "best_validation", "equal_train_loss"] = "best_validation"
+    margin: float | None = Field(default=None, gt=0)
+    confidence: float = Field(default=0.95, gt=0, lt=1)
+    family: Literal["axis", "study"] = "axis"
+    pair_by: Literal["seed"] = "seed"
+    baseline: Levels = Field(default_factory=dict)
+    controls: tuple[Levels, ...] = ()
+    estimand: Literal["new_seeds_these_items", "new_seeds_and_items"] = "new_seeds_these_items"
+    matched_by: Literal["tuning_budget"] | None = None
+
+    @property
+    def split(self) -> str:
+        return self.metric.split(".", 1)[0]
+
+    @property
+    def group(self) -> str:
+        return self.metric.split(".", 1)[1].rsplit(".", 1)[0]
+
+    @property
+    def quantity(self) -> str:
+        return self.metric.rsplit(".", 1)[1]
+
+    @property
+    def better(self) -> Literal["lower", "higher"]:
+        """Say which direction of the metric is better."""
+        return QUANTITIES[self.quantity]
+
+
+class Resources(Settings):
+    """What a trial is given and what an hour of it costs; never part of an identity."""
+
+    devices_per_trial: Literal[1] = 1
+    price_per_hour: float | None = Field(default=None, ge=0)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file a study was read from. Two studies that say the same are equal, wherever they stand."""
+
+    document: Document = field(compare=False)
+
+    def __hash__(self) -> int:
+        return 0
+
+
+class Study(Settings):
+    """What is held fixed, what varies, what repeats, what is scored and compared."""
+
+    paribus: Literal[1]
+    name: str = Field(min_length=1)
+    question: str = ""
+    task: Task = "instruction"
+    model: ModelBlock
+    data: DataBlock
+    training: Training
+    gradient_accumulation_steps: Accumulation = Accumulation(steps=1)
+    neftune_noise_alpha: Noise = Noise(alpha=0)
+    precision: Precision = Fp32()
+    tuning: Tuning = Full()
+    design: Literal["grid", "one_factor_at_a_time", "leave_one_out"] = "grid"
+    vary: dict[str, Axis] = Field(default_factory=dict)
+    exclude: tuple[Exclusion, ...] = ()
+    include: tuple[Levels, ...] = ()
+    repeat: Repeat
+    score: Scores = Scores()
+    compare: Compare
+    keep: Literal["none", "adapter", "best", "last", "all"] = "none"
+    resources: Resources = Resources()
+
+    _source: Source = PrivateAttr()
+
+    @field_validator("name")
+    @classmethod
+    def _names_a_folder(cls, name: str) -> str:
+        if (
+            name != name.strip()
+            or name.startswith(".")
+            or any(c in '/\\:*?"<>|' or ord(c) < 32 for c in name)
+        ):
+            raise ValueError(
+                f'the name {name!r} cannot name a folder: no / \\ : * ? " < > |, no dot in front'
+            )
+        return name
+
+    @staticmethod
+    def read(path: Path | str) -> Study:
+        """Read a study from its folder or its file; raises StudyError that lists every problem found."""
+        from paribus.plan.reading import read_study
+
+        return read_study(Path(path))
+
+    @property
+    def file(self) -> Path:
+        """Return the file the study was read from."""
+        return self._source.document.path
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder that the study's relative paths start from."""
+        return self.file.parent
+
+    @property
+    def text(self) -> str:
+        """Return the study as it was written."""
+        return self._source.document.text
+
+    def place(self, *route: str | int) -> Place:
+        """Say where in the file something was written."""
+        return self._source.document.place(Route(route))
+
+    @property
+    def document(self) -> Document:
+        """Return the file's lines, for errors found while planning."""
+        return self._source.document
