@@ -51,7 +51,7 @@ def _converted(files: ModelFiles, part: str, convert: Callable[[ModelFiles, Path
 
 
 def _convert_model(files: ModelFiles, target: Path) -> None:
-    """Dequantise to fp32; what marks the model as quantised is taken off, as it forbids saving and training."""
+    """Dequantise to fp32; what marks the model as quantised goes, as it forbids saving and training."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -119,6 +119,16 @@ def end_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset(token for token in found if isinstance(token, int))
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A rendered text and its tokens: ids, the characters each stands for, and whether it is a target."""
+
+    text: str
+    ids: tuple[int, ...]
+    offsets: tuple[Span, ...]
+    learnt: tuple[bool, ...]
+
+
 class Encoder:
     """One way of encoding: tokenizer, rendering, which characters are learnt, and the longest text."""
 
@@ -128,6 +138,14 @@ class Encoder:
 
     def encoded(self, example: Example) -> Encoded:
         """Encode one example."""
+        read = self.read(example)
+        ids, learnt = read.ids[: self.max_length], read.learnt[: self.max_length]
+        labels = tuple(token if target else NO_TARGET for token, target in zip(ids, learnt, strict=True))
+        last = next((label for label in reversed(labels) if label != NO_TARGET), None)
+        return Encoded(example.id, ids, labels, len(read.ids) > self.max_length, last in self.ends)
+
+    def read(self, example: Example) -> Read:
+        """Render an example and split it into tokens, all of them."""
         rendered = render(example, self.tokenizer, "plain" if self.mode == "plain" else "chat")
         read = self.tokenizer(
             rendered.text,
@@ -136,15 +154,10 @@ class Encoder:
             verbose=False,
         )
         ids, offsets = read["input_ids"], read["offset_mapping"]
-        labels = [NO_TARGET] * len(ids)
-        for place in self._learnt(ids, offsets, rendered.answers):
-            labels[place] = ids[place]
-        kept = tuple(labels[: self.max_length])
-        last = next((label for label in reversed(kept) if label != NO_TARGET), None)
-        shortened = len(ids) > self.max_length
-        return Encoded(example.id, tuple(ids[: self.max_length]), kept, shortened, last in self.ends)
+        learnt = self._learnt(ids, offsets, rendered.answers)
+        return Read(rendered.text, tuple(ids), tuple(offsets), tuple(n in learnt for n in range(len(ids))))
 
-    def _learnt(self, ids: list[int], offsets: list[Span], answers: tuple[Span, ...]) -> list[int]:
+    def _learnt(self, ids: list[int], offsets: list[Span], answers: tuple[Span, ...]) -> set[int]:
         """Return the places of the targets. Nothing stands before the first token that could predict it.
 
         A token on the border of an answer carries its first characters and belongs to it. An end-of-text
@@ -153,10 +166,10 @@ class Encoder:
         spans = answers if self.loss_on == "assistant" else answers[-1:]
         places = range(1, len(ids))
         if self.loss_on == "all":
-            return list(places)
-        learnt = [place for place in places if any(_touches(offsets[place], span) for span in spans)]
+            return set(places)
+        learnt = {place for place in places if any(_touches(offsets[place], span) for span in spans)}
         appended = len(ids) > 1 and offsets[-1][0] == offsets[-1][1] and ids[-1] in self.ends
-        return [*learnt, len(ids) - 1] if appended else learnt
+        return learnt | {len(ids) - 1} if appended else learnt
 
 
 def _touches(token: Span, span: Span) -> bool:

@@ -1,0 +1,134 @@
+"""What a study's data really looks like to its model: `paribus data STUDY`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paribus.sources.examples import Example, digest, overlap
+from paribus.sources.load import load_splits
+from paribus.sources.models import locate
+from paribus.sources.template import chat_template, rendering
+from paribus.train.data import Encoder, encode_all, end_ids, load_tokenizer
+from paribus.train.inspect_view import show
+from paribus.train.inspection import SHARES, Inspection, Lengths, Piece, Shared, Shown
+
+if TYPE_CHECKING:
+    from paribus.plan.study import Study
+
+__all__ = ["Inspection", "inspect", "show"]
+
+WHOLE = 2**31 - 1
+"""Tokens; longer than any text, so that nothing is cut."""
+
+
+def inspect(study: Study) -> Inspection:
+    """Read, render and encode a study's data as its trials will; raises DataError and ModelError."""
+    files = locate(study.model, study.folder)
+    chat_template(files, study.data)
+    splits = load_splits(study.data, study.folder)
+    tokenizer = load_tokenizer(files)
+    groups = [("train", "all", splits.train)]
+    groups += [("validation", name, listed) for name, listed in splits.validation.items()]
+    groups += [("test", name, listed) for name, listed in splits.test.items()]
+    lengths = tuple(_lengths(study, tokenizer, *group) for group in groups)
+    shared = tuple(Shared(**vars(one)) for one in overlap(splits))
+    mode, limit = rendering(study.data), study.training.max_length
+    encoder = Encoder(tokenizer, mode, study.data.loss_on, limit)
+    return Inspection(
+        study=study.name,
+        rendering=mode,
+        loss_on=study.data.loss_on,
+        max_length=limit,
+        context_length=files.facts.context_length,
+        end_tokens=tuple(tokenizer.convert_ids_to_tokens(sorted(end_ids(tokenizer)))),
+        shown=tuple(_shown(example, encoder) for example in _telling(study, tokenizer, splits.train)),
+        lengths=lengths,
+        overlap=shared,
+        advice=tuple(_advice(lengths, shared, limit, files.facts.context_length)),
+    )
+
+
+def _lengths(study: Study, tokenizer: Any, split: str, group: str, examples: tuple[Example, ...]) -> Lengths:
+    whole = [len(row.input_ids) for row in encode_all(examples, tokenizer, study.data, WHOLE)]
+    kept = encode_all(examples, tokenizer, study.data, study.training.max_length)
+    return Lengths(
+        split=split,
+        group=group,
+        examples=len(kept),
+        tokens=sum(len(row.input_ids) for row in kept),
+        targets=sum(row.targets for row in kept),
+        quantiles=tuple(int(q) for q in np.quantile(whole, SHARES, method="inverted_cdf")) if whole else (),
+        truncated=sum(row.truncated for row in kept),
+        without_targets=sum(not row.targets for row in kept),
+        without_end=sum(not row.ends_with_eos for row in kept),
+        duplicates=len(examples) - len({digest(example.turns) for example in examples}),
+    )
+
+
+def _telling(study: Study, tokenizer: Any, examples: Sequence[Example]) -> list[Example]:
+    """Return up to three examples: the first, the one of middle length, and the longest."""
+    rows = encode_all(examples, tokenizer, study.data, WHOLE)
+    ranked = sorted(range(len(rows)), key=lambda place: (len(rows[place].input_ids), place))
+    places = dict.fromkeys([0, ranked[len(ranked) // 2], ranked[-1]])
+    return [examples[place] for place in places]
+
+
+def _shown(example: Example, encoder: Encoder) -> Shown:
+    """Split the text where the fate of its characters changes; what tokens leave out goes with the next one."""
+    read, limit = encoder.read(example), encoder.max_length
+    fates: list[tuple[str, str]] = []
+    place = 0
+    for number, ((_, end), learnt) in enumerate(zip(read.offsets, read.learnt, strict=True)):
+        if end > place:
+            fate = "cut" if number >= limit else "learnt" if learnt else "read"
+            fates.append((fate, read.text[place:end]))
+            place = end
+    fates.append((fates[-1][0] if fates else "read", read.text[place:]))
+    pieces = tuple(
+        Piece.model_validate({"fate": fate, "text": "".join(text for _, text in run)})
+        for fate, run in groupby(fates, key=lambda pair: pair[0])
+    )
+    return Shown(
+        example_id=example.id,
+        tokens=min(len(read.ids), limit),
+        targets=sum(read.learnt[:limit]),
+        pieces=tuple(piece for piece in pieces if piece.text),
+    )
+
+
+def _advice(
+    lengths: Sequence[Lengths], shared: Sequence[Shared], limit: int, context: int | None
+) -> Iterator[str]:
+    """Name what most often goes wrong unseen, each with its remedy."""
+    if context is not None and limit > context:
+        yield f"training.max_length {limit} is beyond the model's {context} tokens: lower it."
+    cut = [one for one in lengths if one.truncated]
+    if cut:
+        longest = max(one.quantiles[-1] for one in cut)
+        counts = ", ".join(f"{one.truncated} of {one.examples} in {_name(one)}" for one in cut)
+        yield f"Texts are cut at {limit} tokens: {counts}. training.max_length {longest} would cut none."
+    for one in lengths:
+        if one.without_targets:
+            yield f"{one.without_targets} examples of {_name(one)} lost every target so and are left out."
+        uncut = one.without_end - one.truncated
+        if uncut > 0:
+            yield (
+                f"{uncut} whole texts of {_name(one)} have no end-of-text token as last target: the model "
+                "will not learn to stop. Use a chat template that ends answers, or data.template: plain."
+            )
+        if one.duplicates:
+            yield f"{one.duplicates} of {one.examples} examples of {_name(one)} repeat an earlier one."
+    for pair in shared:
+        if pair.shared:
+            yield (
+                f"{pair.shared} of {pair.prompts} prompts of {pair.second} also occur in {pair.first}, such as "
+                f"{pair.example[:60]!r}: scores there measure memory too. Remove them from one of the two."
+            )
+
+
+def _name(one: Lengths) -> str:
+    return one.split if one.group == "all" else f"{one.split} {one.group}"
