@@ -1,0 +1,178 @@
+"""Workers on this machine: forked in a fraction of a second from a server that has everything imported."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, forkserver, resource_tracker
+from typing import Any
+
+from paribus.errors import ParibusError
+from paribus.worker import child
+
+GRACE_SECONDS = 1.0
+"""How long a worker has between SIGTERM and SIGKILL."""
+
+
+class WorkerError(ParibusError):
+    """Workers cannot start here."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A running child; `process.sentinel` becomes readable when it ends."""
+
+    process: Any
+
+    @property
+    def sentinel(self) -> int:
+        return self.process.sentinel
+
+    def exit_code(self) -> int:
+        """Wait for the end and return the exit code, negative for a signal.
+
+        Closing the process closes the pipe that the child watches, so it ends even where its server was
+        killed and could not say what became of it.
+        """
+        self.process.join()
+        code = self.process.exitcode
+        self.process.close()
+        return code
+
+
+class Local:
+    """Starts and stops children; `environment` is what the server reads when it imports its libraries."""
+
+    def __init__(self, preload: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.preload = tuple(preload)
+        self.environment = {**os.environ, **environment, "PARIBUS_ROLE": "worker"}
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(list(self.preload))
+
+    def warm_up(self, wake: int) -> bool:
+        """Start the server and see that a child finds what it needs; False where `wake` became readable first.
+
+        Raises WorkerError where a library cannot be imported.
+        """
+        answers: list[str] = []
+        waiting = threading.Thread(target=self._ask, args=(answers,), daemon=True)
+        self._ensure_server()
+        waiting.start()
+        while waiting.is_alive():
+            if connection.wait([wake], 0.02):
+                self.end_server()
+                waiting.join(GRACE_SECONDS)
+                return False
+        if answers != [""]:
+            reason = answers[0] if answers else "the process that loads the libraries ended"
+            raise WorkerError(
+                f"no worker can start: {reason}", way_out="See what is installed: paribus doctor"
+            )
+        return True
+
+    def _ask(self, answers: list[str]) -> None:
+        """Have a child say what it lacks; the first start waits until the server has imported everything."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        try:
+            process = self._started(child.ready, (self.preload, theirs))
+            theirs.close()
+            answers.append(ours.recv())
+            process.join()
+        except (EOFError, WorkerError) as error:
+            answers.append(str(error) or "the process that loads the libraries ended")
+
+    def start(self, order: child.Order, lock: int) -> Worker:
+        """Start one child on an order, with a share in the lock of its attempt."""
+        self._ensure_server()
+        return Worker(self._started(child.main, (order, child.Handed(lock))))
+
+    def stop(self, workers: Sequence[Worker]) -> None:
+        """End children: SIGTERM, after a second SIGKILL, and none is left when this returns."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for worker in workers:
+                _send(worker, number)
+            if _ended(workers, GRACE_SECONDS):
+                return
+
+    def end_server(self) -> None:
+        """End the server at once, even while it imports; it starts again when it is needed."""
+        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # no public way to end it early
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _ensure_server(self) -> None:
+        with _environment(self.environment), _interrupts_held_back():
+            forkserver.ensure_running()
+
+    def _started(self, target: Any, arguments: tuple[Any, ...]) -> Any:
+        process = self._context.Process(target=target, args=arguments)
+        try:
+            with _main_hidden():
+                process.start()
+        except (EOFError, ConnectionError, FileNotFoundError) as error:
+            raise WorkerError(
+                "the process that loads the libraries ended", way_out="See: paribus doctor"
+            ) from error
+        return process
+
+
+def _send(worker: Worker, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if worker.process.exitcode is None:
+            os.kill(worker.process.pid, number)
+
+
+def _ended(workers: Sequence[Worker], seconds: float) -> bool:
+    """Wait until all have ended, at most that long."""
+    until = time.monotonic() + seconds
+    left = [worker for worker in workers if worker.process.exitcode is None]
+    while left and time.monotonic() < until:
+        connection.wait([worker.sentinel for worker in left], until - time.monotonic())
+        left = [worker for worker in left if worker.process.exitcode is None]
+    return not left
+
+
+@contextlib.contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Keep children from importing the calling script again, so that it needs no `if __name__` guard."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Let the server inherit these values; libraries read their thread settings when they are imported."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Start the server deaf to Ctrl-C, which a terminal sends to every process: its supervisor ends it.
+
+    A blocked signal is inherited, and one that arrives meanwhile is not lost to this process.
+    """
+    resource_tracker.ensure_running()  # starting it unblocks SIGINT, so it comes first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,101 @@
+"""What a running study reports: one event a change, each with where the whole study stands."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from paribus.plan.trial import Job
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Where a study stands. `seconds_left` is absent until a first trial has ended."""
+
+    planned: int
+    done: int
+    running: int
+    outcomes: Mapping[str, int]
+    seconds_left: float | None
+
+    @property
+    def left(self) -> int:
+        return self.planned - self.done
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened.
+
+    `loading`: workers get their libraries ready. `started`, `progress`, `finished`: of a trial, with its attempt.
+    `retried`: an attempt failed and another follows; `outcome` says how it failed. `waiting`: the trials left are
+    in the hands of another supervisor. `problem`: a damaged file was set aside; `message` names it.
+    """
+
+    kind: Literal["loading", "started", "progress", "finished", "retried", "waiting", "problem"]
+    tally: Tally
+    job: Job | None = None
+    attempt: int | None = None
+    outcome: str | None = None
+    phase: str | None = None
+    step: int = 0
+    steps: int = 0
+    loss: float | None = None
+    seconds: float | None = None
+    message: str = ""
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """How a run ended. `started` counts attempts of this run, `unsettled` names trials without an outcome."""
+
+    planned: int
+    outcomes: Mapping[str, int]
+    started: int
+    unsettled: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    seconds: float = 0.0
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """Return 0 where every trial has an outcome and none is killed or crashed, 1 otherwise, 130 if stopped."""
+        if self.interrupted:
+            return 130
+        failed = self.outcomes.get("killed", 0) + self.outcomes.get("crashed", 0)
+        return 1 if failed or self.unsettled else 0
+
+
+@dataclass
+class Clock:
+    """Learns how long trials take and says how long the rest will; repeats of one cell take alike."""
+
+    workers: int
+    _seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def ended(self, job: Job, seconds: float) -> None:
+        """Take note of one trial that ran to an end of its own."""
+        self._seconds.setdefault(job.group, []).append(seconds)
+
+    def left(self, waiting: list[Job], running: Mapping[str, tuple[Job, float]]) -> float | None:
+        """Estimate the seconds left: for waiting trials, and running ones with when they began (monotonic)."""
+        if not self._seconds:
+            return None
+        whole = sum(self._one(job) for job in waiting)
+        rest = [max(0.0, self._one(job) - (time.monotonic() - began)) for job, began in running.values()]
+        return max((whole + sum(rest)) / self.workers, max(rest, default=0.0))
+
+    def _one(self, job: Job) -> float:
+        known = self._seconds.get(job.group) or [s for group in self._seconds.values() for s in group]
+        return sum(known) / len(known)
+
+
+def count(outcomes: Mapping[str, str]) -> dict[str, int]:
+    """Count outcomes by name, the most frequent first."""
+    return dict(Counter(outcomes.values()).most_common())
