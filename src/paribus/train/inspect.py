@@ -78,7 +78,7 @@ def _telling(study: Study, tokenizer: Any, examples: Sequence[Example]) -> list[
 
 
 def _shown(example: Example, encoder: Encoder) -> Shown:
-    """Split the text where the fate of its characters changes; what tokens leave out goes with the next one."""
+    """Split the text where the fate of its characters changes; what tokens leave out goes with the next."""
     read, limit = encoder.read(example), encoder.max_length
     fates: list[tuple[str, str]] = []
     place = 0
@@ -113,19 +113,20 @@ def _advice(
         yield f"Texts are cut at {limit} tokens: {counts}. training.max_length {longest} would cut none."
     for one in lengths:
         if one.without_targets:
-            yield f"{one.without_targets} examples of {_name(one)} lost every target so and are left out."
+            count = f"{one.without_targets} of {one.examples} in {_name(one)}"
+            yield f"{count} lost every target by the cut and are left out of training and scoring."
         uncut = one.without_end - one.truncated
         if uncut > 0:
             yield (
-                f"{uncut} whole texts of {_name(one)} have no end-of-text token as last target: the model "
+                f"{uncut} whole texts in {_name(one)} have no end-of-text token as last target: the model "
                 "will not learn to stop. Use a chat template that ends answers, or data.template: plain."
             )
         if one.duplicates:
-            yield f"{one.duplicates} of {one.examples} examples of {_name(one)} repeat an earlier one."
+            yield f"{one.duplicates} of {one.examples} in {_name(one)} repeat an earlier one."
     for pair in shared:
         if pair.shared:
             yield (
-                f"{pair.shared} of {pair.prompts} prompts of {pair.second} also occur in {pair.first}, such as "
+                f"{pair.shared} of {pair.prompts} prompts of {pair.second} are in {pair.first} too, such as "
                 f"{pair.example[:60]!r}: scores there measure memory too. Remove them from one of the two."
             )
 

@@ -74,16 +74,17 @@ def _legend(cut: bool) -> Text:
 
 def _table(lengths: tuple[Lengths, ...], limit: int) -> Table:
     """Lay out a row a group, narrow enough for 80 columns."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title="length in tokens, before the cut")
+    title = "length in tokens, before the cut"
+    table = Table(box=SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, title=title)
     table.title_justify, table.title_style = "left", "bold"
     table.add_column("split", no_wrap=True)
-    for name in ("examples", *map(_share, TOLD), f"over {limit}", "no target", "no end", "repeated"):
+    for name in ("examples", *map(_share, TOLD), f"over {limit}", "no target", "no end", "twice"):
         table.add_column(name.replace(" ", "\n"), justify="right", no_wrap=True, vertical="bottom")
     for one in lengths:
         counts = (one.truncated, one.without_targets, one.without_end, one.duplicates)
         quantiles = dict(zip(SHARES, one.quantiles, strict=False))
         table.add_row(
-            one.split if one.group == "all" else f"{one.split} {one.group}",
+            one.split if one.group == "all" else f"{one.split}\n  {one.group}",
             f"{one.examples:,}",
             *(f"{quantiles[share]:,}" if share in quantiles else "" for share in TOLD),
             *(_count(count, one.examples) for count in counts),
@@ -92,7 +93,7 @@ def _table(lengths: tuple[Lengths, ...], limit: int) -> Table:
 
 
 def _share(share: float) -> str:
-    return {0.0: "least", 0.5: "median", 1.0: "most"}.get(share, f"{share:.0%}")
+    return {0.0: "min", 0.5: "median", 1.0: "max"}.get(share, f"{share:.0%}")
 
 
 def _count(count: int, whole: int) -> Text:
@@ -100,8 +101,8 @@ def _count(count: int, whole: int) -> Text:
 
 
 def _overlap(inspection: Inspection) -> Text:
-    pairs = [f"{one.first}/{one.second} {one.shared} of {one.prompts:,}" for one in inspection.overlap]
-    return Text(f"prompts in two splits: {' · '.join(pairs)}\n")
+    pairs = [f"{one.first}/{one.second} {one.shared}" for one in inspection.overlap]
+    return Text(f"\nprompts in two splits: {' · '.join(pairs)}\n")
 
 
 def _bullet(line: str) -> Text:
