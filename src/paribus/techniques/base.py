@@ -63,6 +63,14 @@ def _canonical(value: Any) -> Any:
     return value
 
 
+def _words(name: str, value: Any) -> str:
+    """Write one setting: a word speaks for itself (`emulated`), a number needs its name (`r=4`)."""
+    if isinstance(value, str):
+        return value
+    number = f"{value:g}" if isinstance(value, float) else value
+    return f"{name}={','.join(map(str, value)) if isinstance(value, tuple) else number}"
+
+
 class Obstacle(NamedTuple):
     """Why a technique cannot run here, and what to do instead."""
 
@@ -143,12 +151,12 @@ class Technique(Settings):
     @property
     def label(self) -> str:
         """Name this level in a table: its kind, then each setting that is not the default."""
-        changed = {
-            name: getattr(self, name)
+        changed = [
+            _words(name, getattr(self, name))
             for name, info in type(self).model_fields.items()
             if name != "kind" and getattr(self, name) != info.default
-        }
-        return " ".join([str(getattr(self, "kind", "")), *(f"{k}={v}" for k, v in changed.items())]).strip()
+        ]
+        return " ".join([str(getattr(self, "kind", "")), *changed]).strip()
 
     def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
         """Say why this cannot run on this machine and model, or None; asked while planning, without torch."""
