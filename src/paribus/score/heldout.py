@@ -34,7 +34,7 @@ class Row(Protocol):
 
 
 class Item(NamedTuple):
-    """One example at one point of training: its summed loss in nats, its targets, and how many came out right."""
+    """One example at one point of training: summed loss in nats, targets, and how many came out right."""
 
     step: int
     split: Split
@@ -120,10 +120,10 @@ class Scorer:
         return [item._asdict() for step in sorted(steps) for item in self._items[step]]
 
     def best_steps(self) -> dict[str, int]:
-        """Return the step of least validation loss, by group; the base model counts too."""
+        """Return the step of least validation loss after training began, by group."""
         by_group: dict[str, list[Reading]] = defaultdict(list)
         for reading in self.curve:
-            if reading.split == "validation":
+            if reading.split == "validation" and reading.step > 0:
                 by_group[reading.group].append(reading)
         return {group: min(readings, key=lambda r: r.loss).step for group, readings in by_group.items()}
 

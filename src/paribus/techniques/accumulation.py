@@ -36,7 +36,7 @@ class Accumulation(Technique):
         return {"gradient_accumulation_steps": self.steps}
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
-        """Return how many optimizer steps were made of how many micro-batches, as the trainer counted them."""
+        """Return how many optimizer steps were made of how many micro-batches, as the trainer counted."""
         seen = {str(count): steps for count, steps in sorted(live.micro_batches.items())}
         if live.micro_batches and max(live.micro_batches) < self.steps:
             raise NoEffect(

@@ -41,7 +41,7 @@ class Noise(Technique):
 
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
-        """Hook the input embedding; without alpha nothing is hooked, so that 0 is the baseline bit for bit."""
+        """Hook the input embedding; without alpha nothing is hooked, so 0 is the baseline bit for bit."""
         if not self.alpha:
             yield model
             return

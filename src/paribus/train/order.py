@@ -29,7 +29,8 @@ class Order(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         order = epoch_order(self.live.seed, self.live.epoch, self.example_ids)
-        self._given.update("\n".join([str(self.live.epoch), *(self.example_ids[i] for i in order), ""]).encode())
+        lines = [str(self.live.epoch), *(self.example_ids[index] for index in order), ""]
+        self._given.update("\n".join(lines).encode())
         return iter(order)
 
     def __len__(self) -> int:

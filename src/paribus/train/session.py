@@ -16,7 +16,8 @@ from paribus.plan.trial import Training
 from paribus.record.result import Cost, Counts, Diverged
 from paribus.techniques import Live, sub_seed
 from paribus.train.data import Encoded
-from paribus.train.trainer import AblationTrainer, Listener, Reader
+from paribus.train.reading import Reader
+from paribus.train.trainer import AblationTrainer, Listener
 
 OPTIMIZERS: Final = {"adamw": "adamw_torch_fused", "sgd": "sgd"}
 """The Trainer's names of the optimizers. Fused AdamW does the same sums in one pass over each parameter."""
@@ -60,7 +61,7 @@ def train(
     """
     splits = technique_arguments.get("gradient_accumulation_steps", 1)
     settings = arguments(training, live.seed, folder, technique_arguments)
-    with without_dropout(model) as rates:
+    with without_dropout(model) as rates, _unchanged(model):
         trainer = trainer_class(
             model, settings, rows, live, pad_token_id=pad_token_id, readers=readers, listener=listener
         )
@@ -68,12 +69,11 @@ def train(
             trainer.train()
         finally:
             trainer.meter.stop()
-            trainer.accelerator.unwrap_model(model, keep_fp32_wrapper=False)
     warnings = []
     if rates:
         warnings.append(
-            f"the model's own dropout ({', '.join(map(str, rates))}) was off in training: its draws would depend "
-            "on how a batch is split, and so differ between arms"
+            f"the model's own dropout ({', '.join(map(str, rates))}) was off in training: its draws would "
+            "depend on how a batch is split, and so differ between arms"
         )
     if trainer.skipped_steps:
         warnings.append(f"the loss scaler skipped {trainer.skipped_steps} optimizer steps that overflowed")
@@ -85,7 +85,7 @@ def train(
         diverged=trainer.diverged,
         resolved={
             "device": str(settings.device),
-            "optimizer": type(trainer.optimizer.optimizer).__name__ + " " + settings.optim.value,
+            "optimizer": str(OPTIMIZERS[training.optimizer]),
             "micro_batch": training.effective_batch_size // splits,
             "steps": trainer.state.max_steps,
             "mixed_precision": settings.mixed_precision,
@@ -103,14 +103,17 @@ def arguments(
     The seed feeds what has no sub-seed of its own; numpy takes 32 bits of it.
     """
     splits = technique_arguments.get("gradient_accumulation_steps", 1)
-    return TrainingArguments(
+    scheduler = training.lr_scheduler_type
+    if scheduler == "constant" and training.warmup_steps:
+        scheduler = "constant_with_warmup"  # the Trainer's `constant` would ignore the warm-up
+    settings = TrainingArguments(
         output_dir=str(folder),
         use_cpu=not torch.cuda.is_available(),
         per_device_train_batch_size=training.effective_batch_size // splits,
         num_train_epochs=training.epochs or 1,
         max_steps=training.max_steps or -1,
         learning_rate=training.learning_rate,
-        lr_scheduler_type=training.lr_scheduler_type,
+        lr_scheduler_type=scheduler,
         warmup_steps=training.warmup_steps,
         optim=OPTIMIZERS[training.optimizer],
         adam_beta1=training.adam_beta1,
@@ -132,6 +135,8 @@ def arguments(
         dataloader_pin_memory=False,
         **technique_arguments,
     )
+    settings._n_gpu = min(settings.n_gpu, 1)  # several visible devices would split each batch among them
+    return settings
 
 
 @contextmanager
@@ -154,6 +159,18 @@ def without_dropout(model: torch.nn.Module) -> Iterator[list[float]]:
     finally:
         for module, name, rate in places:
             setattr(module, name, rate)
+
+
+@contextmanager
+def _unchanged(model: Any) -> Iterator[None]:
+    """Take off the autocast that mixed precision wraps around `forward`, and put back `use_cache`."""
+    before, cache = set(vars(model)), model.config.use_cache
+    try:
+        yield
+    finally:
+        for name in {"forward", "_original_forward"} & (set(vars(model)) - before):
+            delattr(model, name)
+        model.config.use_cache = cache
 
 
 def _sizes(model: torch.nn.Module) -> tuple[int, int]:

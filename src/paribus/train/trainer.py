@@ -7,10 +7,8 @@ scoring by a callback with the stopwatch paused, and an end as soon as a loss or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -22,35 +20,16 @@ from paribus.techniques import Live
 from paribus.train.data import NO_TARGET, Encoded, collate
 from paribus.train.meter import Meter
 from paribus.train.order import Order
+from paribus.train.reading import Moment, Reader, evaluating
 
-Moment = Literal["start", "step", "epoch", "end"]
 Listener = Callable[[int, int, float], None]
 """Called after each optimizer step with its number, the number of steps in all and its loss."""
 
 LARGEST: Final = torch.finfo(torch.float32).max
 
 
-@dataclass
-class Reader:
-    """Who reads the model along the way: `score` gets the optimizer steps and epochs done.
-
-    It reads at the start, after each epoch or every so many optimizer steps, and at the end.
-    """
-
-    every: Literal["epoch"] | int
-    score: Callable[[int, float], None]
-    read_at: int = -1
-
-    def due(self, moment: Moment, step: int) -> bool:
-        """Say whether to read now; nothing is read twice at one step."""
-        wanted = moment in ("start", "end") or (
-            moment == "epoch" if self.every == "epoch" else moment == "step" and step % self.every == 0
-        )
-        return wanted and step != self.read_at
-
-
 class AblationTrainer(Trainer):
-    """Train on encoded rows and keep what a result needs: `curve`, `order`, `meter`, `diverged`, `skipped_steps`.
+    """Train on encoded rows; keep for the result `curve`, `order`, `meter`, `diverged`, `skipped_steps`.
 
     A row of the curve has step, epoch, loss (nats a target token over the whole optimizer step), grad_norm
     (before clipping; None where a loss scaler skipped the step), learning_rate, tokens and target_tokens.
@@ -102,7 +81,7 @@ class AblationTrainer(Trainer):
         self.live.micro_batches[len(batches)] += 1
         return batches, targets
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
         """Say whose turn it is, then step as always."""
         rows = [self.rows[index] for index in inputs.pop("rows").tolist()]
         self.live.example_ids = tuple(row.example_id for row in rows)
@@ -113,12 +92,12 @@ class AblationTrainer(Trainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Note an optimizer step (the Trainer logs each); its last log, of the whole training, is left out."""
+        """Note an optimizer step (the Trainer logs each); its last log, of all training, is left out."""
         if "loss" not in logs:
             return
         self.meter.step_done(self._counts["tokens"])
         step = self.state.global_step
-        norm: float | None = logs["grad_norm"]
+        norm = logs.get("grad_norm")
         if self.accelerator.optimizer_step_was_skipped:
             self.skipped_steps, norm = self.skipped_steps + 1, None
         self.curve.append(
@@ -139,11 +118,12 @@ class AblationTrainer(Trainer):
             self.read("step")
 
     def read(self, moment: Moment) -> None:
-        """Have the model scored as it is: evaluation mode, no gradients, no autocast, the stopwatch paused."""
+        """Have the model scored: in evaluation mode, no gradients, no autocast, the stopwatch paused."""
         step = self.state.global_step
         due = [reader for reader in self.readers if reader.due(moment, step)]
         if not due or self.diverged:
             return
+        assert isinstance(self.model, torch.nn.Module)
         with self.meter.paused(), evaluating(self.model), torch.no_grad():
             for reader in due:
                 reader.read_at = step
@@ -183,22 +163,6 @@ def token_mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = Non
     logits = outputs.logits[:, :-1][wanted]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return cross_entropy(logits, targets[wanted], reduction="sum") / num_items_in_batch
-
-
-@contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
-    """Put a model in evaluation mode without the autocast that training may have wrapped around it."""
-    training, wrapped = model.training, vars(model).get("forward")
-    original = vars(model).get("_original_forward")
-    model.eval()
-    if original is not None:
-        model.forward = original
-    try:
-        yield
-    finally:
-        model.train(training)
-        if original is not None:
-            model.forward = wrapped  # type: ignore[assignment]
 
 
 def _divergence(step: int, **quantities: float | None) -> Diverged | None:

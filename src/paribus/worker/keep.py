@@ -9,8 +9,8 @@ from typing import Any, Literal
 class Keeper:
     """Saves the model at its best reading and at its end, as far as the study's `keep` wants them.
 
-    `adapter` and `last` save the end, `best` the reading of least validation loss over all groups, `all` both;
-    of an adapter method only the adapter is written. Folders: `<scratch>/last`, `<scratch>/best`.
+    `adapter` and `last` save the end, `best` the reading of least validation loss over all groups, `all`
+    both; of an adapter method only the adapter is written. Folders: `<scratch>/last`, `<scratch>/best`.
     """
 
     def __init__(self, keep: Literal["none", "adapter", "best", "last", "all"], scratch: Path) -> None:

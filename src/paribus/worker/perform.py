@@ -29,14 +29,14 @@ from paribus.techniques import Live, NoEffect
 from paribus.techniques.tuning import weights
 from paribus.train.data import Encoded, encode, load_tokenizer
 from paribus.train.model import load_model
+from paribus.train.reading import Reader
 from paribus.train.session import Trained, train
-from paribus.train.trainer import Reader
 from paribus.worker.keep import Keeper
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a trial stands: its phase (loading, training, done), optimizer steps done and to do, the last loss."""
+    """Where a trial stands: phase (loading, training, done), optimizer steps done and to do, last loss."""
 
     phase: str
     step: int
@@ -49,8 +49,8 @@ class Performed:
     """What a trial gave; everything but the outcome is absent where the trial did not get that far.
 
     `proof` is each technique's evidence by axis, `steps` a row for each optimizer step (step, epoch, loss,
-    grad_norm, learning_rate, tokens, target_tokens), `items` rows of single examples by score id (step, split,
-    group, example_id, loss_sum, targets, correct).
+    grad_norm, learning_rate, tokens, target_tokens), `items` rows of single examples by score id (step,
+    split, group, example_id, loss_sum, targets, correct).
     """
 
     outcome: Outcome
@@ -81,10 +81,10 @@ class _Loaded:
 
 
 def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Progress], None]) -> Performed:
-    """Run a job to its end. `base` is what relative paths of the study start from, `scratch` where weights may go.
+    """Run a job to its end. Relative paths of the study start at `base`; weights may go to `scratch`.
 
     A technique without effect becomes Unsupported, exhausted memory OutOfMemory, a loss or gradient that is
-    not finite Diverged; any other error is raised. On a CPU one thread computes, so that a rerun is identical.
+    not finite Diverged; any other error is raised. One CPU thread computes, so that a rerun is identical.
     """
     phase = _Phase()
     try:
@@ -92,9 +92,7 @@ def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Progress], 
             progress(Progress("loading", 0, 0, None))
             return _trained(job, _load(job, base), scratch, progress, phase)
     except NoEffect as found:
-        return Performed(
-            Unsupported(technique=found.technique, reason=found.reason, way_out=found.way_out)
-        )
+        return Performed(Unsupported(technique=found.technique, reason=found.reason, way_out=found.way_out))
     except (MemoryError, RuntimeError) as error:
         full = out_of_memory(error, phase.now)
         if full is None:
@@ -133,7 +131,8 @@ def _trained(
         for technique in trial.techniques.values():
             model = stack.enter_context(technique.applied(model, live))
         readers = [
-            Reader(scorer.setting.every, _reading(scorer, model, keeper)) for scorer in loaded.scorers.values()
+            Reader(scorer.setting.every, _reading(scorer, model, keeper, phase))
+            for scorer in loaded.scorers.values()
         ]
         phase.now = "training"
         result = train(
@@ -166,9 +165,11 @@ def _trained(
     )
 
 
-def _reading(scorer: Scorer, model: Any, keeper: Keeper) -> Callable[[int, float], None]:
+def _reading(scorer: Scorer, model: Any, keeper: Keeper, phase: _Phase) -> Callable[[int, float], None]:
     def read(step: int, epoch: float) -> None:
+        phase.now = "scoring"
         scorer.read(model, step, epoch)
+        phase.now = "training"
         if step > 0:
             keeper.offer(model, scorer.pooled_validation_loss(step))
 
@@ -181,7 +182,7 @@ def technique_arguments(trial: Trial) -> dict[str, Any]:
 
 
 def _proof(trial: Trial, model: Any, live: Live, result: Trained) -> dict[str, dict[str, Any]]:
-    """Ask each technique for its evidence; of a diverged run, which may have ended at once, none is demanded."""
+    """Ask each technique for its evidence; a diverged run may have ended before there was any."""
     proof = {}
     for axis, technique in trial.techniques.items():
         try:
@@ -195,7 +196,7 @@ def _proof(trial: Trial, model: Any, live: Live, result: Trained) -> dict[str, d
 
 def _identity(model: Any, live: Live, result: Trained) -> Identity:
     names = weights.trainable(model)
-    final = weights.digests(model)
+    final = live.observed.get("final_weights") or weights.digests(model)
     return Identity(
         order_sha256=result.order_sha256,
         initial_weights_sha256=weights.combined(live.observed["initial_weights"], names),
@@ -205,11 +206,11 @@ def _identity(model: Any, live: Live, result: Trained) -> Identity:
 
 
 def _resolved(model: Any) -> dict[str, Any]:
-    """Say what a study leaves open and the libraries decided; scoring is in the loaded dtype, nothing rounded."""
+    """Say what a study leaves open and the libraries decided; scoring is in the loaded dtype, unrounded."""
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     return {
         "parameter_dtype": dtype,
-        "scoring": f"{dtype} weights, no noise, no rounding, no autocast; losses in float32, summed in float64",
+        "scoring": f"{dtype} weights; no noise, rounding or autocast; losses in float32, sums in float64",
         "attention": model.config._attn_implementation,
         "architecture": type(getattr(model, "get_base_model", lambda: model)()).__name__,
     }

@@ -29,7 +29,7 @@ from paribus.techniques.precision.scaling import Rounded, Scaling, scaled_round
 Recipe = Mapping[Role, tuple[Format, Scaling]]
 
 MEASURED_EVERY: Final = 16
-"""Rounding errors are measured on every 16th optimizer step: on all of them it would cost a third of the time."""
+"""Rounding errors are measured on every 16th optimizer step: on all it would cost a third of the time."""
 
 
 @dataclass
@@ -51,8 +51,8 @@ class Tally:
 class _Site:
     """One converted module: how its operands are rounded, and its rounded weight while that still holds."""
 
-    def __init__(self, recipe: Recipe, live: Live, tally: Tally) -> None:
-        self.recipe, self.live, self.tally = recipe, live, tally
+    def __init__(self, module: torch.nn.Linear | Conv1D, recipe: Recipe, live: Live, tally: Tally) -> None:
+        self.module, self.recipe, self.live, self.tally = module, recipe, live, tally
         self.kept: tuple[tuple[int, int], Rounded] | None = None
 
     def round(self, role: Role, values: torch.Tensor) -> Rounded:
@@ -62,12 +62,9 @@ class _Site:
             self.tally.measure(role, values, rounded)
         return rounded
 
-    def weight(self, weight: torch.Tensor, version: int) -> Rounded:
-        """Round the weight once for all micro-batches of an optimizer step, and never across one.
-
-        `version` counts the changes made to the parameter in place.
-        """
-        key = (self.live.step, version)
+    def weight(self, weight: torch.Tensor) -> Rounded:
+        """Round the weight once for all micro-batches of an optimizer step, and never across one."""
+        key = (self.live.step, self.module.weight._version)
         if self.kept is None or self.kept[0] != key:
             self.kept = key, self.round("weights", weight.detach())
         return self.kept[1]
@@ -83,14 +80,12 @@ def _product(left: torch.Tensor, right: torch.Tensor, *scales: torch.Tensor | fl
 
 
 class _RoundedLinear(torch.autograd.Function):
-    """x [..., in] times weight [out, in], plus bias: the three products of a linear layer on rounded operands."""
+    """x [..., in] times weight [out, in], plus bias: a linear layer's three products on rounded operands."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, site: _Site, version: int
-    ) -> Any:
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, site: _Site) -> Any:
         flat = x.reshape(-1, x.shape[-1])
-        inputs, weights = site.round("activations", flat), site.weight(weight, version)
+        inputs, weights = site.round("activations", flat), site.weight(weight)
         ctx.save_for_backward(inputs.values, weights.values)
         ctx.scales, ctx.site, ctx.dtypes = (inputs.scale, weights.scale), site, (x.dtype, weight.dtype)
         site.tally.products["forward"] += 1
@@ -105,8 +100,7 @@ class _RoundedLinear(torch.autograd.Function):
         flat = gradient.reshape(-1, gradient.shape[-1])
         (inputs, weights), (input_scale, weight_scale) = ctx.saved_tensors, ctx.scales
         of_input = of_weight = of_bias = None
-        if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
-            rounded = ctx.site.round("gradients", flat)
+        rounded = ctx.site.round("gradients", flat)
         if ctx.needs_input_grad[0]:
             ctx.site.tally.products["input_gradient"] += 1
             of_input = _product(rounded.values, weights, rounded.scale, weight_scale)
@@ -116,7 +110,7 @@ class _RoundedLinear(torch.autograd.Function):
             of_weight = _product(rounded.values.t(), inputs, rounded.scale, input_scale)
         if ctx.needs_input_grad[2]:
             of_bias = flat.sum(0)
-        return of_input, of_weight, of_bias, None, None
+        return of_input, of_weight, of_bias, None
 
 
 def _forward(module: Any, site: _Site, original: Any, x: torch.Tensor) -> torch.Tensor:
@@ -125,7 +119,7 @@ def _forward(module: Any, site: _Site, original: Any, x: torch.Tensor) -> torch.
     weight = module.weight.t() if isinstance(module, Conv1D) else module.weight
     dtype = torch.promote_types(x.dtype, torch.float32)
     bias = None if module.bias is None else module.bias.to(dtype)
-    output: Any = _RoundedLinear.apply(x.to(dtype), weight.to(dtype), bias, site, module.weight._version)
+    output: Any = _RoundedLinear.apply(x.to(dtype), weight.to(dtype), bias, site)
     return output.to(x.dtype)
 
 
@@ -148,16 +142,16 @@ def emulated(
             if reason := _skipped(module, head) if hardware_shapes else None:
                 tally.skipped[path] = reason
                 continue
-            site = _Site(recipe, live, tally)
-            module.forward = functools.partial(_forward, module, site, module.forward)
+            site = _Site(module, recipe, live, tally)
+            vars(module)["forward"] = functools.partial(_forward, module, site, module.forward)
             changed.append(module)
             tally.converted.append(path)
         if not changed:
-            raise NoEffect(name, "the model has no linear layer that could be converted", "set precision: fp32")
+            raise NoEffect(name, "the model has no linear layer to convert", "set precision: fp32")
         yield model
     finally:
         for module in changed:
-            del module.forward
+            del vars(module)["forward"]
 
 
 def _skipped(module: torch.nn.Linear | Conv1D, head: torch.nn.Module | None) -> str | None:
@@ -180,9 +174,13 @@ def evidence(name: str, live: Live) -> dict[str, Any]:
     return {
         "compute": "emulated",
         "modules_converted": len(tally.converted),
-        "for_example": tally.converted[:3],
+        "for_example": [_short(path) for path in tally.converted[:2]],
         "modules_skipped": dict(skipped),
-        "skipped_for_example": list(tally.skipped)[:2],
+        "skipped_for_example": [_short(path) for path in list(tally.skipped)[:2]],
         "rounded_products": dict(tally.products),
         "largest_rounding_error": errors,
     }
+
+
+def _short(path: str) -> str:
+    return path.removeprefix("base_model.model.")

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 _EMULATED: Final = "set compute: emulated, which rounds in the same places and computes in fp32"
 
 NEEDS: Final = {"bf16": (8, 0), "fp16": (5, 3), "fp8": (8, 9)}
-"""The least compute capability with matrix products in a format: NVIDIA CUDA C++ guide, arithmetic throughput."""
+"""The least compute capability with matrix products in a format (NVIDIA, CUDA C++ programming guide)."""
 
 
 def obstacle(kind: str, machine: Machine) -> Obstacle | None:
     """Say why a format cannot be multiplied natively on this machine, or None."""
     need = ".".join(map(str, NEEDS[kind]))
     if machine.device != "cuda":
-        return Obstacle(f"native {kind} needs a CUDA device; this machine computes on its {machine.device}", _EMULATED)
+        return Obstacle(
+            f"native {kind} needs a CUDA device; this machine has {machine.device} only", _EMULATED
+        )
     capability = machine.compute_capability or (0, 0)
     if capability < NEEDS[kind]:
         found = ".".join(map(str, capability))

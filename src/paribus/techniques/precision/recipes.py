@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+    from paribus.techniques.precision.emulate import Recipe
+
 Compute = Literal["native", "emulated"]
 
 
@@ -30,7 +32,7 @@ class Fp32(Technique):
 
 
 class _Low(Technique):
-    """What the low-precision levels share: native through the Trainer, or emulated by a format for each role."""
+    """What the low-precision levels share: native through the Trainer, or emulated, a format a role."""
 
     native_dtype: ClassVar[str] = ""
     hardware_shapes: ClassVar[bool] = False
@@ -54,7 +56,7 @@ class _Low(Technique):
             return
         from paribus.techniques.precision.emulate import emulated
 
-        recipe = {role: (form, self.scaling_of(role)) for role, form in self.formats.items()}
+        recipe: Recipe = {role: (form, self.scaling_of(role)) for role, form in self.formats.items()}
         with emulated(_kind(self), model, live, recipe, hardware_shapes=self.hardware_shapes) as changed:
             yield changed
 
@@ -79,7 +81,7 @@ class Bf16(_Low):
 
     paper: ClassVar = "Kalamkar et al. 2019, arXiv:1905.12322"
     native_dtype: ClassVar = "bfloat16"
-    formats: ClassVar = {"activations": BF16, "weights": BF16, "gradients": BF16}
+    formats: ClassVar[dict[Role, Format]] = {"activations": BF16, "weights": BF16, "gradients": BF16}
 
     kind: Literal["bf16"] = "bf16"
     compute: Compute = "native"
@@ -97,7 +99,7 @@ class Fp16(_Low):
 
     paper: ClassVar = "Micikevicius et al. 2017, arXiv:1710.03740"
     native_dtype: ClassVar = "float16"
-    formats: ClassVar = {"activations": FP16, "weights": FP16, "gradients": FP16}
+    formats: ClassVar[dict[Role, Format]] = {"activations": FP16, "weights": FP16, "gradients": FP16}
 
     kind: Literal["fp16"] = "fp16"
     compute: Compute = "native"
@@ -119,7 +121,7 @@ class Fp8(_Low):
 
     paper: ClassVar = "Micikevicius et al. 2022, arXiv:2209.05433"
     hardware_shapes: ClassVar = True
-    formats: ClassVar = {"activations": E4M3, "weights": E4M3, "gradients": E5M2}
+    formats: ClassVar[dict[Role, Format]] = {"activations": E4M3, "weights": E4M3, "gradients": E5M2}
 
     kind: Literal["fp8"] = "fp8"
     recipe: Literal["standard"] = "standard"

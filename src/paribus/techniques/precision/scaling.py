@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 Scaling = Literal["none", "tensor"] | float
-"""`none`; `tensor`: by each tensor's largest magnitude, at the time of the product; a number: by that factor."""
+"""`none`; `tensor`: by a tensor's largest magnitude when the product is made; a number: by that factor."""
 
 LOSS_SCALE: Final = 4096.0
 """The static loss scale of emulated fp16: gradients down to 1.5e-11 survive, larger ones than 16 overflow.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
@@ -14,7 +15,7 @@ from paribus.techniques.tuning import weights
 
 if TYPE_CHECKING:
     import torch
-    from peft import PeftModel
+    from peft import LoraConfig, PeftModel
     from transformers import PreTrainedModel
 
 _ADAPTER: Final = "default"
@@ -36,7 +37,7 @@ class Lora(Technique):
 
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
-        """Wrap the chosen layers; A is drawn by its layer's name, B is zero, so training starts at the base."""
+        """Wrap the chosen layers; A is drawn by its layer's name, B is zero: training starts at the base."""
         import peft
 
         targets = self._targets(model)
@@ -50,10 +51,7 @@ class Lora(Technique):
             fan_in_fan_out=_has_conv1d(model),
         )
         with weights.training_only(model, lambda name: False), _rewired(model):
-            try:
-                wrapped = peft.get_peft_model(model, config, adapter_name=_ADAPTER)
-            except ValueError as error:
-                raise NoEffect("lora", str(error), "name linear layers, or set target_modules: all-linear") from error
+            wrapped = _wrapped(model, config)
             _draw(wrapped, live)
             weights.remember(wrapped, live)
             yield wrapped
@@ -62,10 +60,10 @@ class Lora(Technique):
         """Check that each name is that of a module, or the end of one; a name with no module is an error."""
         if self.target_modules == "all-linear":
             return "all-linear"
-        paths = [path for path, _ in model.named_modules()]
+        modules = dict(model.named_modules())
         for target in self.target_modules:
-            if not any(path == target or path.endswith(f".{target}") for path in paths):
-                known = {path.rpartition(".")[2] for path, module in model.named_modules() if _is_linear(module)}
+            if not any(path == target or path.endswith(f".{target}") for path in modules):
+                known = {path.rpartition(".")[2] for path, module in modules.items() if _is_linear(module)}
                 reason = f"no module of {type(model).__name__} is called {target!r}"
                 raise NoEffect("lora", reason, nearest(target, known))
         return list(self.target_modules)
@@ -76,6 +74,20 @@ class Lora(Technique):
 
         layers = sum(isinstance(module, LoraLayer) for module in model.modules())
         return {"layers_adapted": layers, **weights.movement(self.kind, model, live)}
+
+
+def _wrapped(model: PreTrainedModel, config: LoraConfig) -> PeftModel:
+    """Wrap a model; a target that is no linear layer is told as peft tells it."""
+    import peft
+
+    with warnings.catch_warnings():
+        # peft 0.21 asks transformers 5.24 for an attribute under its old name
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        try:
+            return peft.get_peft_model(model, config, adapter_name=_ADAPTER)
+        except ValueError as error:
+            way_out = "name linear layers, or set target_modules: all-linear"
+            raise NoEffect("lora", str(error), way_out) from error
 
 
 def _is_linear(module: torch.nn.Module) -> bool:

@@ -27,7 +27,7 @@ def _digest(name: str, parameter: torch.nn.Parameter) -> str:
 
     content = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     head = f"{name}|{parameter.dtype}|{tuple(parameter.shape)}|".encode()
-    return hashlib.sha256(head + memoryview(content).tobytes()).hexdigest()
+    return hashlib.sha256(head + content.tobytes()).hexdigest()
 
 
 def combined(parts: Digests, names: Iterable[str]) -> str:
@@ -68,7 +68,8 @@ def movement(technique: str, model: torch.nn.Module, live: Live) -> dict[str, An
     names = set(trainable(model))
     moved = {name for name in after if after[name] != before[name]}
     if moved - names:
-        raise RuntimeError(f"frozen parameters moved under {technique}: {', '.join(sorted(moved - names)[:3])}")
+        first = ", ".join(sorted(moved - names)[:3])
+        raise RuntimeError(f"frozen parameters moved under {technique}: {first}")
     if not moved:
         raise NoEffect(technique, "no parameter moved during training", "train for at least one step")
     sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
@@ -84,7 +85,7 @@ def movement(technique: str, model: torch.nn.Module, live: Live) -> dict[str, An
     }
 
 
-def patterns(names: Iterable[str], most: int = 8) -> list[str]:
+def patterns(names: Iterable[str], most: int = 4) -> list[str]:
     """Shorten parameter names to their kinds: layer numbers become `*`, and at most `most` are listed."""
-    kinds = sorted({re.sub(r"\.\d+\.", ".*.", name) for name in names})
+    kinds = sorted({re.sub(r"\.\d+\.", ".*.", name.removeprefix("base_model.model.")) for name in names})
     return kinds if len(kinds) <= most else [*kinds[:most], f"and {len(kinds) - most} more"]
