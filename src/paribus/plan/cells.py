@@ -123,10 +123,12 @@ class Assembly:
     def _inapplicable(self, name: str, level: Any, draft: Draft, origin: Route) -> StudyError:
         block, _, field_name = name.partition(".")
         having = [c.model_fields["kind"].default for c in AXES.get(block, ()) if field_name in c.model_fields]
-        have = levels.label(draft[block])
         key = "also" if self.study.design == "one_factor_at_a_time" else "when"
-        way_out = f"add `{key}: {{{block}: {having[0]}}}` to vary.{name}" if having else None
+        way_out = f"set {block}: {' or '.join(having)} in the same cell, or take {name} out"
+        if origin[0] == "vary":
+            way_out = f"add `{key}: {{{block}: {having[0]}}}` to vary.{name}"
         place = self.study.document.place(self.route(name, level, origin))
+        have = levels.label(draft[block])
         message = f"{name} cannot be set in a cell whose {block} is {have}, which has no {field_name}"
         return StudyError(message, way_out=way_out, place=place)
 

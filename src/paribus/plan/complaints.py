@@ -56,11 +56,18 @@ def translate(error: ValidationError, owner: Any, raw: Any, route: Route = ()) -
     ways: dict[tuple[Route, str], str | None] = {}
     for detail in error.errors(include_url=False):
         inner, rest, value = _follow(raw, detail["loc"])
-        message, way_out = _plain(_Finding(detail, owner, inner, tuple(rest), value))
+        message, way_out = _plain(_Finding(detail, owner, route + inner, tuple(rest), value))
         rule = message if detail["type"] in ("extra_forbidden", "missing", "value_error") else "rule"
-        found.setdefault((route + inner, rule), []).append(message)
-        ways.setdefault((route + inner, rule), way_out)
+        at = route + inner + _blamed(message, value if rule == message else None)
+        found.setdefault((at, rule), []).append(message)
+        ways.setdefault((at, rule), way_out)
     return [Problem(at, _joined(messages), ways[at, rule]) for (at, rule), messages in found.items()]
+
+
+def _blamed(message: str, block: Any) -> Route:
+    """Return the last key of a block that a message about the whole block names, where it names several."""
+    keys = [key for key in block if re.search(rf"\b{key}\b", message)] if isinstance(block, dict) else []
+    return (keys[-1],) if len(keys) > 1 else ()
 
 
 def coerced(raw: Any, checked: Any, route: Route = ()) -> Iterator[Problem]:
@@ -100,13 +107,12 @@ _BOUNDS = {
     "greater_than": ("greater than", "gt"),
     "less_than_equal": ("at most", "le"),
     "less_than": ("less than", "lt"),
-    "too_short": ("of at least this many entries:", "min_length"),
 }
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """One of pydantic's findings, at the written `value` that `route` leads to, on the fields `rest` below it."""
+    """One of pydantic's findings, at the written `value` that `route` leads to, about `rest` below it."""
 
     detail: ErrorDetails
     owner: Any
@@ -148,7 +154,8 @@ def _unknown_key(finding: _Finding) -> Said:
 
 
 def _missing_key(finding: _Finding) -> Said:
-    return f"the key {str(finding.detail['loc'][-1])!r} is missing" + _within(finding.route), "add it"
+    key = finding.detail["loc"][-1]
+    return f"the key {str(key)!r} is missing" + _within(finding.route), f"add `{key}: ...`"
 
 
 def _untagged(finding: _Finding) -> Said:
@@ -178,6 +185,7 @@ _WORDED: dict[str, Callable[[_Finding], Said]] = {
     "union_tag_invalid": _unknown_word,
     "literal_error": _unknown_word,
     "value_error": lambda finding: (str(finding.context["error"]), None),
+    "too_short": lambda finding: (f"{finding.name} is empty", "give it at least one entry"),
     "finite_number": lambda finding: (f"{finding.name} must be a finite number", None),
 }
 
@@ -251,7 +259,9 @@ def _tags(owner: type[Settings], *keys: str) -> set[Any]:
 
 def _name(route: Sequence[str | int]) -> str:
     words = [str(step) for step in route if isinstance(step, str)]
-    return words[-1] if words else "the value"
+    if not words:
+        return "the value"
+    return words[-1] if isinstance(route[-1], str) else f"each value of {words[-1]}"
 
 
 def _within(route: Route) -> str:

@@ -152,3 +152,8 @@ def pinned(contents: Contents, model: ModelBlock) -> ModelBlock:
     if isinstance(model, HubModel) and commit:
         return model.model_copy(update={"revision": commit})
     return model
+
+
+def hub_key(block: HubModel) -> str:
+    """Name a hub model as a study wrote it: its name, and the revision where one was given."""
+    return f"{block.name}@{block.revision}" if block.revision else block.name

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from paribus.errors import StudyError
 from paribus.plan import levels
 from paribus.plan.cells import Arm, Assembly, distinct
-from paribus.plan.content import Contents, Found, content_of, pinned
+from paribus.plan.content import Contents, Found, content_of, hub_key, pinned
 from paribus.plan.study import Study
 from paribus.plan.trial import Job, Trial, identity
+from paribus.sources.blocks import HubModel
 from paribus.techniques import ModelFacts
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Plan:
     """What a study needs: its cells, and each trial once.
 
     `jobs` come seed by seed, so that an interrupted run has every cell at the first seeds. `facts` are those
-    of each trial's model.
+    of each trial's model, `commits` those at which hub models were found.
     """
 
     study: Study
@@ -68,6 +69,7 @@ class Plan:
     cells: tuple[Cell, ...]
     facts: dict[str, ModelFacts] = field(repr=False)
     excluded: tuple[Excluded, ...] = ()
+    commits: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def _by_id(self) -> dict[str, Job]:
@@ -150,15 +152,19 @@ def expand(study: Study, contents: Contents | None = None) -> Plan:
         raise _no_baseline(study, assembly, excluded)
     jobs: dict[str, Job] = {}
     facts: dict[str, ModelFacts] = {}
+    commits: dict[str, str] = {}
     cells = []
     for arm in arms:
         made = _jobs(arm, study, contents)
         jobs |= {job.trial_id: job for job in made if job.trial_id not in jobs}
-        facts |= dict.fromkeys((job.trial_id for job in made), contents.model(arm.draft["model"]).facts)
+        found = contents.model(arm.draft["model"])
+        facts |= dict.fromkeys((job.trial_id for job in made), found.facts)
+        if isinstance(arm.draft["model"], HubModel) and found.commit:
+            commits[hub_key(arm.draft["model"])] = found.commit
         cells.append(_cell(arm, made, arm.at == baseline))
     order = {seed: position for position, seed in enumerate(study.repeat.seeds)}
     ordered = sorted(jobs.values(), key=lambda job: order[job.trial.seed])
-    return Plan(study, tuple(ordered), tuple(cells), facts, tuple(excluded))
+    return Plan(study, tuple(ordered), tuple(cells), facts, tuple(excluded), commits)
 
 
 def _jobs(arm: Arm, study: Study, contents: Contents) -> list[Job]:
@@ -210,6 +216,7 @@ def _planned(assembly: Assembly) -> tuple[list[Arm], list[Excluded]]:
     for index, changes in enumerate(study.compare.controls):
         arm = assembly.arm(changes, ("compare", "controls", index), _factor(assembly, changes))
         arms[arm.at] = replace(arms.get(arm.at, arm), is_control=True)
+    excluded += _unused(assembly) if study.design == "leave_one_out" else []
     listed = {tuple(e.coordinates.values()) for e in excluded} & set(arms)
     return list(arms.values()), [e for e in excluded if tuple(e.coordinates.values()) not in listed]
 
@@ -271,6 +278,16 @@ def _leave_one_out(assembly: Assembly) -> Iterator[Arm]:
         yield assembly.arm(left, ("vary", name))
 
 
+def _unused(assembly: Assembly) -> list[Excluded]:
+    """List the levels that leave_one_out has no cell for."""
+    reason = "leave_one_out takes each axis's first level beside the base"
+    return [
+        Excluded({name: levels.label(level)}, reason)
+        for name in assembly.study.vary
+        for level in list(assembly.others(name))[1:]
+    ]
+
+
 def _check_condition(assembly: Assembly, name: str, arm: Arm, called: str) -> None:
     condition = assembly.study.vary[name].when
     if not levels.holds(condition, arm.draft):
@@ -290,7 +307,8 @@ def _no_baseline(study: Study, assembly: Assembly, excluded: list[Excluded]) -> 
     stated = "baseline" in study.compare.model_fields_set
     return StudyError(
         f"the baseline ({where}) is not planned: {why}",
-        way_out="name another under compare.baseline, or add the cell under include",
+        way_out=f"name another under compare.baseline, or {'take it out of' if reason else 'add it under'} "
+        f"{'exclude' if reason else 'include'}",
         place=study.place("compare", "baseline") if stated else study.place("exclude" if reason else "vary"),
     )
 

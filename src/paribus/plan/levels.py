@@ -6,7 +6,7 @@ A level is one value of a setting: a technique (`tuning`), a block (`model`) or 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, get_args
 
@@ -62,7 +62,19 @@ def known(name: str, route: Route) -> str:
         return name
     if name in ("seed", "seeds", "repeat.seeds"):
         raise Problems(Problem(route, "seeds are repeated, not varied", "list them under repeat.seeds"))
-    raise Problems(Problem(route, f"unknown setting {name!r}", nearest(name, names())))
+    raise Problems(Problem(route, f"unknown setting {name!r}", suggestion(name, BLOCKS)))
+
+
+def suggestion(name: str, among: Iterable[str]) -> str:
+    """Say which setting was probably meant: a field without its block, a field of a block, or a name."""
+    block = name.partition(".")[0]
+    inside = [dotted for dotted in names() if dotted.endswith(f".{name}")]
+    if inside:
+        return f"Did you mean {' or '.join(map(repr, inside))}?"
+    if "." in name and block in BLOCKS:
+        fields = (dotted.removeprefix(f"{block}.") for dotted in names() if dotted.startswith(f"{block}."))
+        return nearest(name.removeprefix(f"{block}."), fields)
+    return nearest(name, among)
 
 
 def parse(name: str, raw: Any, route: Route) -> Any:
@@ -113,7 +125,7 @@ def _field_adapter(block: str, field: str) -> TypeAdapter[Any]:
 
 
 def _adapter(info: FieldInfo) -> TypeAdapter[Any]:
-    """Return a check of one field outside its model; an annotation made at run time, which `[]` cannot say."""
+    """Return a check of one field outside its model; its annotation is only known at run time."""
     annotated: Any = Annotated
     return TypeAdapter(annotated[info.annotation, info])
 

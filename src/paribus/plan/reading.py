@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from paribus.errors import Place, StudyError, nearest
 from paribus.plan import levels
+from paribus.plan.checks import contradictions
 from paribus.plan.complaints import Problem, Problems, as_error, coerced, said, translate
-from paribus.plan.study import EMBEDDED_GROUPS, FILE, QUANTITIES, SPLITS, Axis, Exclusion, Source, Study
+from paribus.plan.study import EMBEDDED_GROUPS, FILE, Axis, Exclusion, Source, Study
 from paribus.plan.yaml_lines import Document, Route, parse, read
 from paribus.techniques import AXES
 
@@ -69,8 +70,8 @@ class _Reading:
         }
         self._compare()
         study = self._checked(written)
-        if study:
-            self.problems += [*_doubly_set(study), *_crossings(study), *_metric(study)]
+        if study and not self.problems:
+            self.problems += contradictions(study)
         return study
 
     def tried(self, read_one: Callable[..., T], *arguments: Any) -> T | None:
@@ -89,7 +90,11 @@ class _Reading:
             raise as_error(self.document, [problem])
 
     def _undotted(self) -> None:
-        """Move `training.learning_rate: ...` at the top into its block."""
+        """Move `training.learning_rate: ...` at the top into its block, and note keys that belong in one."""
+        for name in [name for name in self.raw if name not in Study.model_fields and "." not in name]:
+            del self.raw[name]
+            way_out = levels.suggestion(name, Study.model_fields)
+            self.problems.append(Problem((name,), f"unknown key {name!r}", way_out))
         for name in [name for name in self.raw if "." in name]:
             value, route = self.raw.pop(name), (name,)
             if self.tried(levels.known, name, route) is None:
@@ -269,55 +274,3 @@ _LEVELLED = ("vary", "exclude", "include", "compare", *AXES)
 
 def _first(axis: Axis) -> str:
     return f"the first varied value, {levels.label(axis.values[0])}"
-
-
-def _doubly_set(study: Study) -> list[Problem]:
-    """Find base levels that are not varied, and fields set both in a level and on an axis of their own."""
-    problems = []
-    for name, axis in study.vary.items():
-        block, _, field = name.partition(".")
-        base = getattr(study, block)
-        if not field and not any(levels.same(base, value) for value in axis.values):
-            listed = ", ".join(map(levels.label, axis.values))
-            message = (
-                f"{name} is fixed to {levels.label(base)} and varied over {listed}, which does not hold it"
-            )
-            problems.append(Problem((name,), message, f"add it to vary.{name}, or take this line out"))
-        rivals = study.vary[block].values if field and block in study.vary else ()
-        for level in rivals:
-            if field in level.model_fields_set:
-                message = f"{name} is both varied and fixed in the level {levels.label(level)} of {block}"
-                problems.append(Problem(("vary", name), message, "take one of them out"))
-    return problems
-
-
-def _crossings(study: Study) -> list[Problem]:
-    """Find conditions of an axis on itself, and crossings where everything is crossed already."""
-    problems = []
-    for name, axis in study.vary.items():
-        if axis.also and study.design != "one_factor_at_a_time":
-            message = f"also crosses axes within one factor; the design {study.design} has none"
-            way_out = f"take it out, or list the axis under vary beside {name}"
-            problems.append(Problem(("vary", name, "also"), message, way_out))
-        for key, condition in (("also", axis.also), ("when", axis.when)):
-            if name in condition:
-                message = f"the {key} of vary.{name} names {name} itself"
-                problems.append(Problem(("vary", name, key, name), message, "name another setting"))
-    return problems
-
-
-def _metric(study: Study) -> list[Problem]:
-    """Check the metric against the splits, groups and quantities there can be."""
-    groups = study.score.heldout.groups or (EMBEDDED_GROUPS if study.data.source == "embedded" else ())
-    compare, route = study.compare, ("compare", "metric")
-    parts = compare.metric.split(".")
-    shaped = len(parts) >= 3 and parts[0] in SPLITS and parts[-1] in QUANTITIES
-    if shaped and (not groups or compare.group in groups):
-        return []
-    valid = [
-        f"{split}.{group}.{quantity}"
-        for split in SPLITS
-        for group in groups or ("all",)
-        for quantity in QUANTITIES
-    ]
-    return [Problem(route, f"unknown metric {compare.metric!r}", nearest(compare.metric, valid))]

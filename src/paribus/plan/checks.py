@@ -1,0 +1,65 @@
+"""What a study may not say at once although each part of it is allowed."""
+
+from __future__ import annotations
+
+from paribus.errors import nearest
+from paribus.plan import levels
+from paribus.plan.complaints import Problem
+from paribus.plan.study import EMBEDDED_GROUPS, QUANTITIES, SPLITS, Study
+
+
+def contradictions(study: Study) -> list[Problem]:
+    """Find what is both fixed and varied, crossed with itself, or compared by a metric that cannot be."""
+    return [*_doubly_set(study), *_crossings(study), *_metric(study)]
+
+
+def _doubly_set(study: Study) -> list[Problem]:
+    """Find base levels that are not varied, and fields set both in a level and on an axis of their own."""
+    problems = []
+    for name, axis in study.vary.items():
+        block, _, field = name.partition(".")
+        base = getattr(study, block)
+        if not field and not any(levels.same(base, value) for value in axis.values):
+            listed = ", ".join(map(levels.label, axis.values))
+            message = (
+                f"{name} is fixed to {levels.label(base)}, which is not among its varied values {listed}"
+            )
+            problems.append(Problem((name,), message, f"add it to vary.{name}, or take this line out"))
+        rivals = study.vary[block].values if field and block in study.vary else ()
+        for level in rivals:
+            if field in level.model_fields_set:
+                message = f"{name} is both varied and fixed in the level {levels.label(level)} of {block}"
+                problems.append(Problem(("vary", name), message, "take one of them out"))
+    return problems
+
+
+def _crossings(study: Study) -> list[Problem]:
+    """Find conditions of an axis on itself, and crossings where everything is crossed already."""
+    problems = []
+    for name, axis in study.vary.items():
+        if axis.also and study.design != "one_factor_at_a_time":
+            message = f"also crosses axes within one factor; the design {study.design} has none"
+            way_out = f"take it out, or list the axis under vary beside {name}"
+            problems.append(Problem(("vary", name, "also"), message, way_out))
+        for key, condition in (("also", axis.also), ("when", axis.when)):
+            if name in condition:
+                message = f"the {key} of vary.{name} names {name} itself"
+                problems.append(Problem(("vary", name, key, name), message, "name another setting"))
+    return problems
+
+
+def _metric(study: Study) -> list[Problem]:
+    """Check the metric against the splits, groups and quantities there can be."""
+    groups = study.score.heldout.groups or (EMBEDDED_GROUPS if study.data.source == "embedded" else ())
+    compare, route = study.compare, ("compare", "metric")
+    parts = compare.metric.split(".")
+    shaped = len(parts) >= 3 and parts[0] in SPLITS and parts[-1] in QUANTITIES
+    if shaped and (not groups or compare.group in groups):
+        return []
+    valid = [
+        f"{split}.{group}.{quantity}"
+        for split in SPLITS
+        for group in groups or ("all",)
+        for quantity in QUANTITIES
+    ]
+    return [Problem(route, f"unknown metric {compare.metric!r}", nearest(compare.metric, valid))]
