@@ -21,7 +21,7 @@ from paribus.sources.blocks import EmbeddedData, EmbeddedModel
 from paribus.techniques import Accumulation, Fp32, Full, Noise
 
 BODY = "synthetic:perform"
-PRELOAD = ("pyarrow.parquet", "paribus.record.store")
+PRELOAD = ("pyarrow.parquet", "paribus.record.store", "paribus.run.options")
 MACHINE = Machine(name="test machine", memory_bytes=2**34, cores=2)
 
 

@@ -110,18 +110,18 @@ def open_attempt(store: Store, job: Job, rules: Rules, watch: lease.Watch) -> At
     if store.settled(job, rules):
         return "settled"
     attempts = attempts_of(store, job.trial_id)
-    last = (lease.numbers(attempts) or [0])[-1]
-    before = watch.take_over(lease.numbered(attempts, last)) if last else None
+    last = lease.numbers(attempts)[-1:]
+    before = watch.take_over(lease.numbered(attempts, last[0])) if last else None
     if last and before is None:
         return "busy"
+    number = last[0] + 1 if last else 1
     try:
-        lock = lease.raise_lease(attempts, _lease(job, last + 1, rules, watch))
+        _close(store, job.trial_id, last)
+        lock = lease.raise_lease(attempts, _lease(job, number, rules, watch))
     finally:
         if before is not None:
             os.close(before)
-    if lock is None:
-        return "busy"
-    return _prepare(Attempt(store, job, last + 1, lock), rules)
+    return "busy" if lock is None else _prepare(Attempt(store, job, number, lock), rules)
 
 
 def _lease(job: Job, number: int, rules: Rules, watch: lease.Watch) -> lease.Lease:
@@ -140,7 +140,6 @@ def _prepare(attempt: Attempt, rules: Rules) -> Attempt | Standing:
     """Bring the trial into order under the new lease, and go on only where there is still something to do."""
     store, trial_id = attempt.store, attempt.job.trial_id
     try:
-        _close(store, trial_id, lease.numbers(attempt.folder.parent)[:-1])
         standing = _standing(attempt, rules)
         if standing is None:
             _clear(attempt)
@@ -201,7 +200,7 @@ def reconcile(store: Store, trial_id: str, watch: lease.Watch) -> None:
 
 
 def _close(store: Store, trial_id: str, attempts: list[int]) -> None:
-    """End attempts that are over: they are lost, or they published and died before they could say so."""
+    """End attempts that are over, under their lock: lost, or published by one that died before it said so."""
     result = store.result(trial_id)
     for number in attempts:
         folder = lease.numbered(attempts_of(store, trial_id), number)

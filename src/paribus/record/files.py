@@ -10,6 +10,7 @@ import json
 import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,11 +70,12 @@ def _write_aside(path: Path, data: bytes) -> Path:
     return aside
 
 
-def sweep(folder: Path) -> None:
-    """Remove the temporary files that killed writers left; call it only while nobody writes there."""
+def sweep(folder: Path, older_than: float = 0) -> None:
+    """Remove temporary files that killed writers left, `older_than` seconds; without it nobody may be writing."""
     for left in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"*/{TEMPORARY}*")):
-        if left.is_file():
-            left.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - left.stat().st_mtime >= older_than:
+                left.unlink()
 
 
 def fsync_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from paribus.errors import Place, RecordError
 from paribus.plan.trial import Job, identity
 from paribus.record.attempt import Rules, replaceable
 from paribus.record.checked import Problem, problems, read_job, read_result, read_score
-from paribus.record.files import publish, recording, replace, to_json
+from paribus.record.files import publish, recording, replace, sweep, to_json
 from paribus.record.lease import numbers
 from paribus.record.result import HeldoutScore, TrialResult
 
@@ -53,6 +53,7 @@ class Store:
             probe = self.root / f".tmp-{os.getpid()}-writable"
             probe.write_bytes(b"?")
             probe.unlink()
+            sweep(self.root / "provenance", older_than=3600)  # where no lease says who else may be writing
 
     # Reading
 

@@ -7,6 +7,7 @@ how far it came; what it found stands in the attempt's folder and, if published,
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import importlib
 import json
@@ -84,7 +85,8 @@ def main(order: Order, lock: Handed) -> None:
 
 def ready(preload: tuple[str, ...], answer: connection.Connection) -> None:
     """Say what keeps a child from starting: an empty text, or the error of the first module not there."""
-    answer.send(_missing(preload))
+    with contextlib.suppress(BrokenPipeError):  # whoever asked is gone
+        answer.send(_missing(preload))
 
 
 def _settle_down(order: Order) -> None:

@@ -18,6 +18,9 @@ from typing import Any
 from paribus.errors import ParibusError
 from paribus.worker import child
 
+_settings_of_server: list[object] = []
+"""What the server of this process was started with; there is one a process, and it outlives a run."""
+
 GRACE_SECONDS = 1.0
 """How long a worker has between SIGTERM and SIGKILL."""
 
@@ -53,7 +56,8 @@ class Local:
 
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str]) -> None:
         self.preload = tuple(preload)
-        self.environment = {**os.environ, **environment, "PARIBUS_ROLE": "worker"}
+        self.environment = dict(environment)
+        self._settings = (self.preload, environment)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(self.preload))
 
@@ -62,6 +66,9 @@ class Local:
 
         Raises WorkerError where a library cannot be imported.
         """
+        if _settings_of_server not in ([], [self._settings]):
+            self.end_server()  # it was started for other libraries or thread settings
+        _settings_of_server[:] = [self._settings]
         answers: list[str] = []
         waiting = threading.Thread(target=self._ask, args=(answers,), daemon=True)
         self._ensure_server()
@@ -104,10 +111,12 @@ class Local:
 
     def end_server(self) -> None:
         """End the server at once, even while it imports; it starts again when it is needed."""
-        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)  # no public way to end it early
+        server = forkserver._forkserver  # there is no public way to end it
+        pid = getattr(server, "_forkserver_pid", None)
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+            getattr(server, "_stop")()  # noqa: B009
 
     def _ensure_server(self) -> None:
         with _environment(self.environment), _interrupts_held_back():

@@ -1,0 +1,51 @@
+"""What a worker's end means: published, failed for a reason, or nothing the trial is to blame for."""
+
+from __future__ import annotations
+
+from paribus.errors import RecordError
+from paribus.record.attempt import Attempt, End, Rules, publish_failure, read_end, spent
+from paribus.record.result import Crashed, Killed, Outcome
+from paribus.worker import child
+
+
+def take_in(attempt: Attempt, code: int, rules: Rules) -> End | None:
+    """Settle an attempt whose worker has ended with an exit code, and return how it ended.
+
+    Where the retries are spent its failure becomes the trial's result. Raises RecordError where the disk refused
+    the worker's result: then nothing further can be recorded either.
+    """
+    end_attempt(attempt, _outcome(attempt, code))
+    end = read_end(attempt.folder)
+    if code == child.UNRECORDED:
+        _refuse(attempt, end)
+    failed = spent(attempt.store, attempt.job.trial_id, rules)
+    if failed is not None and not attempt.store.settled(attempt.job, rules):
+        publish_failure(attempt.store, attempt.job, failed, rules)
+    return end
+
+
+def end_attempt(attempt: Attempt, otherwise: Outcome) -> None:
+    """End an attempt whose worker is gone: as it said, as its published result says, or `otherwise`."""
+    result = attempt.store.result(attempt.job.trial_id)
+    if result is not None and result.attempt == attempt.number:
+        attempt.end(result.result, published=True)
+    else:
+        attempt.end(otherwise)
+
+
+def _outcome(attempt: Attempt, code: int) -> Outcome:
+    """Say what an exit code means where the worker could not say it itself; a negative one is a signal."""
+    if code < 0:
+        return Killed(signal=-code)
+    log = attempt.folder / "log.txt"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+    error = f"the worker ended with exit code {code} before it could say why"
+    return Crashed(error=error, where="worker", log_tail=child.tail(text))
+
+
+def _refuse(attempt: Attempt, end: End | None) -> None:
+    said = end.outcome.error if end and isinstance(end.outcome, Crashed) else "the disk refused its result"
+    raise RecordError(
+        f"trial {attempt.job.trial_id}: {said}",
+        way_out="Free some space and run the same command again; what is recorded stays.",
+    )
