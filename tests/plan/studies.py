@@ -28,7 +28,7 @@ paribus: 1
 name: short
 model: {source: embedded}
 data: {source: embedded}
-training: {epochs: 2}
+training: {epochs: 2, max_length: 128}
 repeat: {seeds: [0, 1]}
 """
 

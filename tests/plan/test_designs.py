@@ -210,7 +210,7 @@ def test_any_setting_is_varied_by_its_dotted_name_and_its_first_value_is_the_bas
 
 def test_a_setting_is_fixed_by_its_dotted_name() -> None:
     dotted = plan(short("training.learning_rate: 1e-3"))
-    nested = plan(short().replace("{epochs: 2}", "{epochs: 2, learning_rate: 1e-3}"))
+    nested = plan(short().replace("{epochs: 2", "{learning_rate: 1e-3, epochs: 2"))
     assert [job.trial_id for job in dotted.jobs] == [job.trial_id for job in nested.jobs]
 
 

@@ -45,6 +45,11 @@ class Training(Settings):
             raise ValueError("give either epochs or max_steps, and not both")
         return self
 
+    def canonical(self) -> dict[str, Any]:
+        """Leave out Adam's settings under another optimizer, where they say nothing."""
+        adam = self.optimizer == "adamw"
+        return {k: v for k, v in super().canonical().items() if adam or not k.startswith("adam_")}
+
 
 class Content(Settings):
     """Hashes of what a trial reads: the model's files, the training examples, the template they are rendered in."""
