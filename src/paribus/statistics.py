@@ -96,7 +96,7 @@ def tost(differences: Sequence[float], margin: float) -> float | None:
     """Return the p of "the mean difference is outside ±margin": small means equivalent at that margin.
 
     The larger of two one-sided t tests; absent for fewer than two pairs. At level 0.05 it agrees with the
-    90 % t interval lying inside ±margin. Source: Schuirmann 1987, J. Pharmacokinetics and Biopharmaceutics 15.
+    90 % t interval lying inside ±margin. Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15(6).
     """
     if margin <= 0:
         raise ValueError(f"an equivalence margin must be above 0, not {margin}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paribus import statistics
 from paribus.compare import wording
-from paribus.compare.claim import Claims, Number, matching
+from paribus.compare.claim import Claims, Number, judge, matching
 from paribus.compare.findings import Findings
 from paribus.compare.readings import Metric
 from paribus.compare.sheets import Column, Sheet, contrast_row
@@ -35,9 +35,9 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
     columns = (
         Column("level", "Format", "level"),
         Column("difference", f"Change in {findings.metric.quantity}", "difference", quality),
-        Column("relative", "Change, % of baseline", "percent", quality),
+        Column("relative", "In % of baseline", "percent", quality),
         Column("verdict", "Verdict", "verdict", quality),
-        Column("quality_loss.printed", "Document: quality loss", "text", quality),
+        Column("quality_loss.printed", "Document", "text", "Quality loss"),
         Column("speed", "Ours", "text", "Speed"),
         Column("speed.printed", "Document", "text", "Speed"),
         Column("memory", "Ours", "text", "Memory"),
@@ -155,3 +155,29 @@ def _noise_ratio(findings: Findings, axis: str, label: str) -> float | None:
     ]
     ratios = [proof["ratio"] for proof in proofs if isinstance(proof.get("ratio"), float)]
     return fmean(ratios) if ratios else None
+
+
+def verdicts(findings: Findings, claims: Claims) -> Sheet | None:
+    """Show every claim of the documents with its numbers, ours, the verdict and its reason."""
+    judged = judge(claims, findings)
+    if not judged:
+        return None
+    rows = [
+        {
+            "id": one.claim.id,
+            "says": one.claim.says,
+            "ours": one.ours.split("; ") if one.ours else None,
+            "verdict": one.verdict,
+            "reason": one.reason,
+        }
+        for one in judged
+    ]
+    columns = (
+        Column("id", "Row"),
+        Column("says", "A document says"),
+        Column("ours", "We measured"),
+        Column("verdict", "Verdict", "verdict"),
+        Column("reason", "Why"),
+    )
+    note = "Not run: metric, model or hardware are outside the claim's scope; ours is small-scale evidence."
+    return Sheet("claims", "What the documents say of this question", columns, tuple(rows), note)

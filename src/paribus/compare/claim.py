@@ -44,7 +44,8 @@ class Number(Settings):
 
     def __str__(self) -> str:
         sign = "" if self.relation == "=" else self.relation
-        return f"{sign}{self.value:g} {self.unit}".replace(" %", "%").strip()
+        space = "" if self.unit in ("%", "x") else " "
+        return f"{sign}{self.value:g}{space}{self.unit}".strip()
 
 
 class ShapeCheck(Settings):
@@ -165,7 +166,7 @@ def _judge(claim: Claim, findings: Findings) -> Judged:
         return Judged(claim, "not run", outside, ours)
     words = [word for word, _, _ in judged]
     order: tuple[Word, ...] = ("contradicted", "not run", "inconclusive", "supported")
-    verdict = next(word for word in order if word in words)
+    verdict: Word = next(word for word in order if word in words)
     reasons = "; ".join(dict.fromkeys(reason for word, reason, _ in judged if word == verdict))
     return Judged(claim, verdict, reasons, ours)
 
@@ -227,7 +228,11 @@ def _check_shape(check: ShapeCheck, findings: Findings) -> Verdict:
     if shape.holds is None:
         return "not run", "no baseline curve was recorded", ""
     word: Word = "supported" if shape.holds else "contradicted" if shape.k == 0 else "inconclusive"
-    return word, str(shape), str(shape)
+    return (
+        word,
+        f"{'every' if shape.holds else 'no' if shape.k == 0 else 'not every'} seed shows it",
+        str(shape),
+    )
 
 
 def _direction(expected: str, contrast: Contrast, found: Interval) -> tuple[Word, str]:

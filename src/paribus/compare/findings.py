@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paribus import statistics
 from paribus.compare.contrast import (
@@ -64,13 +64,19 @@ class Findings:
         self.plan, self.study = plan, plan.study
         self.recorded: dict[str, Recorded] = {k: v for k, v in store.recorded().items() if k in planned}
         compare = self.study.compare
-        self.metric, self.primary = Metric.parse(compare.metric), compare.at
+        self.metric = Metric.parse(compare.metric)
+        self.primary: At = compare.at
         self.rules = Rules(compare.margin, compare.confidence, compare.family)
 
     @cached_property
     def axes(self) -> list[str]:
         """Name the axes that vary, in the order of the study."""
         return list(dict.fromkeys(axis for cell in self.plan.cells for axis in cell.coordinates))
+
+    @cached_property
+    def one_at_a_time(self) -> bool:
+        """Say whether every cell differs from the baseline in one axis at most."""
+        return all(found.contrast is None or found.contrast.axis for found in self.cells)
 
     @cached_property
     def finished(self) -> set[str]:
@@ -101,7 +107,9 @@ class Findings:
 
     def values(self, at: At, metric: Metric | None = None) -> dict[str, float]:
         """Read a metric (the study's, unless another is named) of every finished trial."""
-        return values(self.curves, metric or self.metric, at, self.common_level)
+        metric = metric or self.metric
+        group = self.metric.group if metric.split == "train_sample" else metric.group
+        return values(self.curves, metric, at, self.common_level, group)
 
     def contrasts(self, at: At | None = None, metric: Metric | None = None) -> list[Contrast]:
         """Contrast every level with the baseline's at a reading (the study's primary one unless named)."""
@@ -133,19 +141,11 @@ class Findings:
         trained, before = (_mean(self.values(at), base) for at in (self.primary, "base"))
         if trained is None or before is None or (trained < before) != self.metric.lower_is_better:
             return "the baseline is no better than the untrained model: this test could not have seen a loss"
-        harmed = [c for c in self.primary_contrasts if c.verdict == "worse"]
-        if any(_is_control(contrast, control) for contrast in harmed for control in self._controls):
+        controls = [found for found in self.cells if found.cell.is_control]
+        if any(found.contrast and found.contrast.verdict == "worse" for found in controls):
             return None
-        why = (
-            "no declared control was found to harm"
-            if self._controls
-            else "no control known to harm is declared"
-        )
+        why = "no declared control was found to harm" if controls else "no control known to harm is declared"
         return f"{why}: this test could not have seen a loss"
-
-    @property
-    def _controls(self) -> tuple[Mapping[str, Any], ...]:
-        return tuple(self.study.compare.controls)
 
     @property
     def other_readings(self) -> list[At]:
@@ -155,7 +155,7 @@ class Findings:
     @cached_property
     def cells(self) -> list[CellFindings]:
         """Summarise every cell, the baseline first, then in the order of the plan."""
-        found = {at: self.values(at) for at in READINGS}
+        found: dict[At, dict[str, float]] = {at: self.values(at) for at in READINGS}
         beside = cell_contrasts(self._read(self.primary, self.metric))
         ordered = sorted(self.plan.cells, key=lambda cell: not cell.is_baseline)
         return [self._summary(c, found, beside.get(tuple(c.coordinates.values()))) for c in ordered]
@@ -200,13 +200,6 @@ class Findings:
 def _mean(found: Mapping[str, float], cell: Cell | None) -> float | None:
     read = [found[k] for k in cell.trials.values() if k in found] if cell else []
     return fmean(read) if read else None
-
-
-def _is_control(contrast: Contrast, control: Mapping[str, Any]) -> bool:
-    """Say whether a contrast is about a control, which changes that one axis to that level."""
-    return [(axis, str(getattr(level, "label", level))) for axis, level in control.items()] == [
-        (contrast.axis, contrast.level)
-    ]
 
 
 def reason(result: TrialResult) -> str:

@@ -31,7 +31,7 @@ class Shape:
         return self.k == self.n if self.n else None
 
     def __str__(self) -> str:
-        return f"{self.pattern}: {self.k} of {self.n} seeds"
+        return f"{self.pattern} in {self.k} of {self.n} seeds"
 
 
 @dataclass(frozen=True)

@@ -147,11 +147,16 @@ def common_train_loss(curves: Iterable[Curve]) -> float | None:
     return max(known) if known and len(known) == len(reached) else None
 
 
-def values(curves: Mapping[str, Curve], metric: Metric, at: At, level: float | None) -> dict[str, float]:
-    """Read one metric at one place of every curve, by trial; trials without that place are absent."""
+def values(
+    curves: Mapping[str, Curve], metric: Metric, at: At, level: float | None, group: str | None = None
+) -> dict[str, float]:
+    """Read one metric at one place of every curve, by trial; trials without that place are absent.
+
+    `group` is the validation group that chooses the best epoch, the metric's own unless given.
+    """
     found: dict[str, float] = {}
     for trial_id, curve in curves.items():
-        point = curve.place(at, metric.group, level)
+        point = curve.place(at, group or metric.group, level)
         value = curve.value(metric, point) if point else None
         if value is not None:
             found[trial_id] = value

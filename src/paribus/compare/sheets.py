@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from paribus import statistics
 from paribus.compare import wording
@@ -12,7 +12,10 @@ from paribus.compare.claim import Claims
 from paribus.compare.contrast import Contrast
 from paribus.compare.findings import CellFindings, Findings
 from paribus.compare.overfitting import overfitting
-from paribus.compare.readings import Metric
+from paribus.compare.readings import At, Metric
+
+if TYPE_CHECKING:
+    from paribus.plan.design import Cell
 
 Kind = Literal["text", "level", "number", "percent", "estimate", "difference", "p", "verdict"]
 
@@ -48,8 +51,9 @@ def comparison(findings: Findings) -> Sheet:
     axes = findings.axes
     rows = [_cell_row(cell, findings) for cell in findings.cells]
     reading = wording.READING_NAMES[findings.primary]
+    single = (Column("axis", "Axis"), Column("level", "Level", "level"))
     columns = (
-        *(Column(axis, wording.axis_name(axis), "level") for axis in axes),
+        *(single if findings.one_at_a_time else [Column(a, wording.axis_name(a), "level") for a in axes]),
         Column("seeds", "Finished"),
         Column("mean", "Mean", "estimate"),
         Column("difference", "Difference", "difference", "From the baseline"),
@@ -67,17 +71,17 @@ def comparison(findings: Findings) -> Sheet:
 
 def readings(findings: Findings) -> Sheet:
     """Show each level's difference from the baseline's at all readings, the primary one first."""
-    order = [findings.primary, *findings.other_readings]
+    order: list[At] = [findings.primary, *findings.other_readings]
     found = {at: {(c.axis, c.level): c for c in findings.contrasts(at)} for at in order}
-    columns = [Column("axis", "Axis"), Column("level", "Level", "level")]
+    columns = [Column("level", "Level", "level")]
     for at in order:
         title = wording.READING_NAMES[at] + (" (primary)" if at == findings.primary else "")
         columns.append(Column(f"{at}.difference", "Difference", "difference", title))
         columns.append(Column(f"{at}.holm_p", "p (Holm)", "p", title))
     rows = []
     for contrast in findings.primary_contrasts:
-        row: dict[str, Any] = {"axis": wording.axis_name(contrast.axis or ""), "axis_key": contrast.axis}
-        row |= {"level": contrast.level, "conditional": contrast.conditional}
+        row: dict[str, Any] = {"group": wording.axis_name(contrast.axis or ""), "level": contrast.level}
+        row["conditional"] = contrast.conditional
         for at in order:
             other = found[at][contrast.axis, contrast.level]
             row |= {f"{at}.difference": other.difference, f"{at}.holm_p": other.holm_p}
@@ -132,6 +136,22 @@ def losses(findings: Findings, claims: Claims) -> Sheet:
     return Sheet("overfitting", "Losses by epoch", tuple(columns), tuple(rows), note)
 
 
+def shapes(findings: Findings) -> Sheet:
+    """Show, for the baseline and each tuning, how many curves have each shape of overfitting."""
+    rows = []
+    for found in overfitting(findings):
+        row: dict[str, Any] = {"cell": wording.cell_name(found.cell, findings.baseline)}
+        row |= {shape.pattern: f"{shape.k} of {shape.n}" for shape in found.shapes}
+        rows.append(row)
+    patterns = [key for key in rows[0] if key != "cell"] if rows else []
+    columns = [
+        Column("cell", "Cell"),
+        *(Column(p, p[0].upper() + p[1:], "text", "Seeds in which") for p in patterns),
+    ]
+    note = "Judged after training began, with noise off, on validation and the training sample."
+    return Sheet("shapes", "The shapes of overfitting", tuple(columns), tuple(rows), note)
+
+
 def failures(findings: Findings) -> Sheet | None:
     """Show every planned trial that did not finish, one row for each cell and reason."""
     if not findings.failures:
@@ -169,10 +189,17 @@ def _failure_rate(cell: CellFindings, base: CellFindings | None, confidence: flo
 def _cell_row(cell: CellFindings, findings: Findings) -> dict[str, Any]:
     row: dict[str, Any] = dict(cell.cell.coordinates)
     row |= {"seeds": cell.share, "mean": cell.estimates.get(findings.primary), "trials": cell.trials}
+    axis = cell.contrast.axis if cell.contrast else None
+    row |= {"axis": wording.axis_name(axis) if axis else "Baseline"}
+    row |= {"level": cell.cell.coordinates[axis] if axis else _baseline_levels(cell.cell)}
     row |= {"complete": cell.finished == cell.planned, "baseline": cell.cell.is_baseline}
     if cell.contrast is not None:
         row |= contrast_row(cell.contrast)
     return row
+
+
+def _baseline_levels(cell: Cell) -> str:
+    return " · ".join(wording.level_name(level) for level in cell.coordinates.values())
 
 
 def contrast_row(contrast: Contrast) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_module
 import io
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -47,7 +48,8 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
     wanted = ("comparison", "overfitting", "precision", "failures")
     for sheet in all_sheets(findings, claims):
         if sheet.name in wanted:
-            console.print(_rich(sheet))
+            shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
+            console.print(_rich(shown))
             console.print(f"[dim]{escape(sheet.note)}[/]\n", highlight=False)
     if findings.missing:
         console.print(f"{len(findings.missing)} of {len(plan.jobs)} trials have no recorded outcome yet.")
@@ -133,6 +135,8 @@ def text(value: Any, column: Column) -> str:
     """Write one value of a table as a reader sees it; an absent one as nothing."""
     if value is None:
         return ""
+    if isinstance(value, list | tuple):
+        return "; ".join(map(str, value))
     return _WRITTEN[column.kind](value) if column.kind in _WRITTEN else str(value)
 
 
@@ -155,9 +159,8 @@ def _spread(prefix: str, estimate: Any, name: str) -> dict[str, Any]:
 def _rich(sheet: Sheet) -> Table:
     table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in sheet.columns:
-        table.add_column(
-            escape(column.title), justify="left" if column.kind in ("text", "level") else "right"
-        )
+        left = column.kind in ("text", "level", "verdict")
+        table.add_column(escape(_heading(column, sheet)), justify="left" if left else "right")
     group = None
     for row in sheet.rows:
         if row.get("group") != group:
@@ -165,6 +168,12 @@ def _rich(sheet: Sheet) -> Table:
             table.add_row(Text(str(group), style="bold"))
         table.add_row(*(_rich_cell(row, column) for column in sheet.columns))
     return table
+
+
+def _heading(column: Column, sheet: Sheet) -> str:
+    """Title a column, with the heading it stands under where its own title is not unique."""
+    alone = [other.title for other in sheet.columns].count(column.title) == 1
+    return column.title if alone else f"{column.spanner}: {column.title.lower()}"
 
 
 def _rich_cell(row: Mapping[str, Any], column: Column) -> Text:
@@ -210,6 +219,10 @@ def _row(known: Recorded, place: dict[str, str], metrics: Mapping[str, Any]) -> 
     }
 
 
+def _first_group(sheet: Sheet) -> tuple[Mapping[str, Any], ...]:
+    return tuple(row for row in sheet.rows if row["group"] == sheet.groups[0])
+
+
 def _latex(sheet: Sheet) -> str:
     """Typeset one table by great_tables, which knows spanners, row groups and source notes, no footnotes."""
     import pandas as pd
@@ -220,7 +233,7 @@ def _latex(sheet: Sheet) -> str:
     )
     grouped = "group" in frame
     table = GT(frame, groupname_col="group" if grouped else None).tab_header(sheet.title)
-    table = table.cols_label(**{column.key: column.title for column in sheet.columns})
+    table = table.cols_label(cases={column.key: column.title for column in sheet.columns})
     for spanner in dict.fromkeys(column.spanner for column in sheet.columns if column.spanner):
         table = table.tab_spanner(spanner, [c.key for c in sheet.columns if c.spanner == spanner])
     return table.tab_source_note(sheet.note).as_latex()

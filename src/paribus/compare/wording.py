@@ -41,7 +41,8 @@ def signed(value: float, digits: int = 3) -> str:
     """Write a difference with its sign; one that rounds to zero is written by its order of magnitude."""
     text = f"{value:+.{digits}f}"
     if float(text) == 0:
-        return "0" if value == 0 else f"{value:+.0e}".replace("-", "−").replace("e−0", "e−")
+        text = "0" if value == 0 else f"{value:+.0e}".replace("e-0", "e-")
+        text = f"{value:+.{digits + 1}f}" if round(abs(value), digits + 1) else text
     return text.replace("-", "−")
 
 
@@ -72,20 +73,24 @@ def axis_name(axis: str) -> str:
 
 
 def level_name(label: str) -> str:
-    """Name a level for a reader: `fp16 (emulated)`, `LoRA r=4`, `5`."""
+    """Name a level for a reader: `fp16 (emulated)`, `LoRA r=4 α=8`, `5`."""
     words = label.split()
     if not words:
         return label
     kinds = {"lora": "LoRA", "bitfit": "BitFit"}
     name = kinds.get(words[0], words[0])
-    settings = [word for word in words[1:] if not word.startswith("compute=")]
-    marks = [word.removeprefix("compute=") for word in words[1:] if word.startswith("compute=")]
+    settings = [
+        word.removesuffix(".0").replace("lora_alpha=", "α=").replace("target_modules=", "on ")
+        for word in words[1:]
+        if not word.startswith("compute=") and word not in ("emulated", "native")
+    ]
+    marks = [word for w in words[1:] if (word := w.removeprefix("compute=")) in ("emulated", "native")]
     return " ".join([name, *settings]) + (f" ({', '.join(marks)})" if marks else "")
 
 
 def is_emulated(label: str) -> bool:
     """Say whether a level's arithmetic is emulated."""
-    return "compute=emulated" in label.split()
+    return bool({"emulated", "compute=emulated"} & set(label.split()))
 
 
 def kind(label: str) -> str:

@@ -1,0 +1,166 @@
+"""The short answer of a study: sentences written from its numbers, and from nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from paribus.compare import wording
+from paribus.compare.contrast import Contrast
+from paribus.compare.findings import Findings
+from paribus.compare.overfitting import overfitting
+from paribus.statistics import Estimate
+
+Tone = Literal["better", "worse", "equivalent", "undecided", "failed", "note"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing that was found: its kind, a word or two, a sentence, and one line for each level."""
+
+    tone: Tone
+    head: str
+    text: str = ""
+    items: tuple[str, ...] = ()
+
+
+def short_answer(findings: Findings) -> list[Point]:
+    """Say what helped, what harmed, what is equivalent, what could not be told apart and what failed."""
+    made = [
+        _opening(findings),
+        *_by_verdict(findings),
+        _unpaired(findings),
+        _readings_disagree(findings),
+        _overfits(findings),
+        _failed(findings),
+        _missing(findings),
+    ]
+    return [point for point in made if point is not None]
+
+
+def _opening(findings: Findings) -> Point:
+    contrasts = findings.primary_contrasts
+    known = [contrast for contrast in contrasts if contrast.difference]
+    if not known:
+        done = len(findings.finished)
+        text = (
+            f"{done} of {len(findings.plan.jobs)} trials finished, and no level has a pair with the baseline."
+        )
+        return Point("note", "Nothing to compare yet", text)
+    counts = {word: sum(c.verdict == word for c in known) for word in ("better", "worse")}
+    axes = len({contrast.axis for contrast in known})
+    metric, confidence = findings.metric, f"{findings.rules.confidence:.0%}".replace("%", " %")
+    text = (
+        f"Of {_count(len(known), 'level')} on {_count(axes, 'axis', 'axes')}, {counts['better'] or 'none'} "
+        f"improved and {counts['worse'] or 'none'} worsened the {metric.split} {metric.quantity} "
+        f"({metric.unit}, group {metric.group}) at {wording.READING_NAMES[findings.primary]}: "
+        f"paired over seeds, {confidence} confidence, Holm correction."
+    )
+    return Point("note", "In one sentence", text)
+
+
+def _by_verdict(findings: Findings) -> Iterable[Point | None]:
+    margin = f"within ±{findings.rules.margin:g} of the baseline" if findings.rules.margin else ""
+    heads: tuple[tuple[Tone, str, str], ...] = (
+        ("better", "Helped", ""),
+        ("worse", "Harmed", ""),
+        ("equivalent", "Equivalent", f"Shown to be {margin}, which the study counts as equal:"),
+        ("undecided", "Not told apart", "Neither a difference nor equivalence is shown:"),
+    )
+    for tone, head, start in heads:
+        own = [c for c in findings.primary_contrasts if c.verdict == tone and c.difference]
+        own.sort(key=lambda c: -abs(c.difference.mean) if c.difference else 0)
+        yield Point(tone, head, start, tuple(map(_described, own))) if own else None
+
+
+def _described(contrast: Contrast) -> str:
+    """Say a contrast in one line: what it did and by how much, with interval and p."""
+    found = contrast.difference
+    if found is None:
+        return f"{level(contrast)}: no pair."
+    if contrast.verdict in ("better", "worse"):
+        way = "lowered" if found.mean < 0 else "raised"
+        said = f"{level(contrast)} {way} it by {_size(found)}"
+    else:
+        said = f"{level(contrast)}: {wording.difference(found)}"
+    p = f", p {_equals(contrast.holm_p)}" if contrast.holm_p is not None else ""
+    note = "; less than the margin" if contrast.within_margin and contrast.verdict != "equivalent" else ""
+    arm = contrast.arm
+    some = f"; only {arm.finished} of {arm.planned} trials finished" if not arm.complete else ""
+    return f"{said}{p}{note}{some}."
+
+
+def _size(found: Estimate) -> str:
+    """Write how large a change is, its sign being said in a word."""
+    ends = found.interval
+    low, high = sorted((abs(ends.low), abs(ends.high))) if ends else (0.0, 0.0)
+    spread = f" [{wording.number(low)}, {wording.number(high)}]" if ends else ""
+    return wording.number(abs(found.mean)) + spread
+
+
+def _equals(p: float) -> str:
+    return wording.p_value(p) if p < 0.001 else f"= {wording.p_value(p)}"
+
+
+def level(contrast: Contrast) -> str:
+    """Name a contrast's level with its axis, where the level does not say it: `precision fp8`."""
+    axis = wording.axis_name(contrast.axis) if contrast.axis else ""
+    return f"{axis} {wording.level_name(contrast.level)}".strip()
+
+
+def _unpaired(findings: Findings) -> Point | None:
+    single = [level(c) for c in findings.primary_contrasts if c.verdict == "one pair"]
+    if not single:
+        return None
+    text = f"{wording.listed(single)}: one pair with the baseline, so there is no interval and no verdict."
+    return Point("undecided", "One pair only", text)
+
+
+def _readings_disagree(findings: Findings) -> Point | None:
+    """Say which verdicts another reading would turn."""
+    turned: dict[str, list[str]] = {}
+    primary = {(c.axis, c.level): c for c in findings.primary_contrasts}
+    for at in findings.other_readings:
+        for other in findings.contrasts(at):
+            first = primary[other.axis, other.level]
+            decided = {first.verdict, other.verdict}
+            if first.difference and other.difference and len(decided) == 2 and decided & {"better", "worse"}:
+                name = f"{level(other)} is {first.verdict} here"
+                turned.setdefault(name, []).append(f"{other.verdict} at {wording.READING_NAMES[at]}")
+    items = tuple(f"{name}, {wording.listed(others)}." for name, others in turned.items())
+    return (
+        Point("note", "Depends on when", "Read elsewhere on the curve, a verdict changes:", items)
+        if items
+        else None
+    )
+
+
+def _overfits(findings: Findings) -> Point | None:
+    base = next((found for found in overfitting(findings) if found.cell.is_baseline), None)
+    if base is None:
+        return None
+    text = f"In the baseline {wording.listed([str(shape) for shape in base.shapes])}."
+    return Point("note", "Overfitting", text)
+
+
+def _failed(findings: Findings) -> Point | None:
+    if not findings.failures:
+        return None
+    seen: dict[tuple[str, str], int] = {}
+    for failure in findings.failures:
+        key = (wording.cell_name(failure.cell, findings.baseline), failure.outcome.replace("_", " "))
+        seen[key] = seen.get(key, 0) + 1
+    items = [f"{name}: {outcome}, {_count(count, 'trial')}." for (name, outcome), count in seen.items()]
+    return Point("failed", "Did not finish", "The reasons stand below:", tuple(items))
+
+
+def _missing(findings: Findings) -> Point | None:
+    if not findings.missing:
+        return None
+    text = f"{len(findings.missing)} of {len(findings.plan.jobs)} trials have no recorded outcome."
+    return Point("failed", "Not run yet", text)
+
+
+def _count(number: int, singular: str, plural: str | None = None) -> str:
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"
