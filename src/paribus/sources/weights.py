@@ -12,7 +12,7 @@ from typing import Any
 from paribus.errors import ModelError, Place
 
 INDEX = "model.safetensors.index.json"
-BUFFERS = re.compile(r"(attn\.(masked_)?bias|rotary_emb\.inv_freq|position_ids)$")
+BUFFERS = re.compile(r"(^|\.)((attn|attention)\.(masked_)?bias|rotary_emb\.inv_freq|position_ids)$")
 """Constants that some files store beside the parameters: causal masks, rotary frequencies, positions."""
 HEADS = ("lm_head.weight", "embed_out.weight", "output.weight")
 
