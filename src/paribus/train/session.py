@@ -163,12 +163,12 @@ def without_dropout(model: torch.nn.Module) -> Iterator[list[float]]:
 
 @contextmanager
 def _unchanged(model: Any) -> Iterator[None]:
-    """Take off the autocast that mixed precision wraps around `forward`, and put back `use_cache`."""
+    """Take off what accelerate puts on a model (marks, autocast around `forward`); put back `use_cache`."""
     before, cache = set(vars(model)), model.config.use_cache
     try:
         yield
     finally:
-        for name in {"forward", "_original_forward"} & (set(vars(model)) - before):
+        for name in set(vars(model)) - before:
             delattr(model, name)
         model.config.use_cache = cache
 
