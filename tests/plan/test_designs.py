@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from studies import FixedContents, plan, quickstart, short
+from studies import QUICKSTART, FixedContents, plan, quickstart, short
 
 from paribus.errors import StudyError
+from paribus.machine import Machine
 from paribus.plan.design import Plan, expand
+from paribus.plan.preflight import obstacles
 from paribus.plan.reading import parse_study
-from paribus.techniques import Lora
+from paribus.techniques import Fp8, Lora
 
 
 def places(planned: Plan) -> list[tuple[str, ...]]:
@@ -277,3 +279,14 @@ def test_a_plan_as_json_lists_every_trial_with_documented_keys() -> None:
     assert first["settings"]["training"]["learning_rate"] == 2e-3
     assert first["cells"] == [document["baseline"]]
     assert document == plan(quickstart()).to_json()
+
+
+def test_the_four_axes_are_a_full_grid_and_a_control_that_all_train() -> None:
+    text = QUICKSTART.parents[1].joinpath("four_axes", "study.yaml").read_text(encoding="utf-8")
+    planned = plan(text)
+    assert len(planned.cells) == 2 * 3 * 3 * 2 + 1
+    controls = [cell.levels["precision"] for cell in planned.cells if cell.is_control]
+    assert controls == [Fp8(scaling="none", compute="emulated")]
+    assert obstacles(planned, Machine(name="a processor", memory_bytes=2**33, cores=2)) == {}
+    base = plan(quickstart()).baseline.trials
+    assert planned.baseline.trials == base
