@@ -54,7 +54,7 @@ def jobs(count: int, train_sample: tuple[int, ...] = (64,), keep: Any = "none") 
 
 def options(max_workers: int = 2, **changes: Any) -> Options:
     """Return options under which the synthetic body runs."""
-    return Options(max_workers=max_workers, body=BODY, preload=PRELOAD, **changes)
+    return Options(**{"max_workers": max_workers, "body": BODY, "preload": PRELOAD, **changes})
 
 
 def behave(base: Path, seed: int, *ways: str, seconds: float = 0.03) -> None:

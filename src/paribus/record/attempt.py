@@ -30,7 +30,8 @@ Standing = Literal["settled", "busy", "given_up"]
 class End(Settings):
     """What an attempt came to: `outcome.json`. `published` says whether the trial's files are from it.
 
-    `outcome` is absent where the attempt found the trial settled and started nothing; `ended` is in UTC.
+    `outcome` is absent where the attempt found the trial settled and started nothing; `ended` is in UTC;
+    `blameless` where it failed for a reason that is not the trial's, such as a full disk.
     """
 
     paribus: int = SCHEMA
@@ -38,6 +39,7 @@ class End(Settings):
     outcome: Outcome | None
     published: bool
     ended: str
+    blameless: bool = False
     warnings: tuple[str, ...] = ()
 
 
@@ -69,11 +71,16 @@ class Attempt:
     def folder(self) -> Path:
         return lease.numbered(attempts_of(self.store, self.job.trial_id), self.number)
 
-    def end(self, outcome: Outcome | None, published: bool = False) -> None:
+    def end(self, outcome: Outcome | None, published: bool = False, blameless: bool = False) -> None:
         """Write down what came of it, unless its worker has done so."""
-        write_end(
-            self.folder, End(attempt=self.number, outcome=outcome, published=published, ended=lease.now())
+        end = End(
+            attempt=self.number,
+            outcome=outcome,
+            published=published,
+            ended=lease.now(),
+            blameless=blameless,
         )
+        write_end(self.folder, end)
 
     def release(self) -> None:
         """Let go of the lease; it is free once the worker is gone too."""
@@ -224,8 +231,9 @@ def spent(store: Store, trial_id: str, rules: Rules) -> End | None:
 
 
 def _costs_a_retry(end: End) -> bool:
-    """A trial that died with its supervisor, or was stopped by its user, has failed at nothing."""
-    return not (isinstance(end.outcome, Killed) and end.outcome.cause != "killed")
+    """A trial that died with its supervisor, was stopped by its user or met a full disk has failed at nothing."""
+    stopped = isinstance(end.outcome, Killed) and end.outcome.cause != "killed"
+    return not stopped and not end.blameless
 
 
 def publish_failure(store: Store, job: Job, end: End, rules: Rules) -> bool:

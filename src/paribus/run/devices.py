@@ -54,7 +54,7 @@ def visible_devices(machine: Machine, inherited: Mapping[str, str]) -> list[str]
 
 
 def thread_environment(machine: Machine, workers: int) -> dict[str, str]:
-    """Return what a worker's libraries read when they load.
+    """Return what a worker's libraries read when they load: threads, and no progress bars in its log.
 
     One thread on a CPU, so that a rerun is identical bit for bit; on a GPU machine the cores are shared out.
     """
@@ -64,4 +64,5 @@ def thread_environment(machine: Machine, workers: int) -> dict[str, str]:
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         "PYTHONHASHSEED": "0",
         "TOKENIZERS_PARALLELISM": "false",
+        "TQDM_DISABLE": "1",
     }

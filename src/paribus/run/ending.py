@@ -14,7 +14,7 @@ def take_in(attempt: Attempt, code: int, rules: Rules) -> End | None:
     Where the retries are spent its failure becomes the trial's result. Raises RecordError where the disk refused
     the worker's result: then nothing further can be recorded either.
     """
-    end_attempt(attempt, _outcome(attempt, code))
+    end_attempt(attempt, _outcome(attempt, code), blameless=code == child.UNRECORDED)
     end = read_end(attempt.folder)
     if code == child.UNRECORDED:
         _refuse(attempt, end)
@@ -24,13 +24,13 @@ def take_in(attempt: Attempt, code: int, rules: Rules) -> End | None:
     return end
 
 
-def end_attempt(attempt: Attempt, otherwise: Outcome) -> None:
+def end_attempt(attempt: Attempt, otherwise: Outcome, blameless: bool = False) -> None:
     """End an attempt whose worker is gone: as it said, as its published result says, or `otherwise`."""
     result = attempt.store.result(attempt.job.trial_id)
     if result is not None and result.attempt == attempt.number:
         attempt.end(result.result, published=True)
     else:
-        attempt.end(otherwise)
+        attempt.end(otherwise, blameless=blameless)
 
 
 def _outcome(attempt: Attempt, code: int) -> Outcome:

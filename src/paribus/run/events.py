@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,7 +13,7 @@ from paribus.plan.trial import Job
 
 @dataclass(frozen=True)
 class Tally:
-    """Where a study stands. `seconds_left` is absent until a first trial has ended."""
+    """Where a study stands. `seconds_left` is absent until it is known how long a trial takes."""
 
     planned: int
     done: int
@@ -72,6 +72,15 @@ class Summary:
         return 1 if failed or self.unsettled else 0
 
 
+@dataclass(frozen=True)
+class Underway:
+    """A running trial: when it began (monotonic seconds) and the share of its steps that is done."""
+
+    job: Job
+    began: float
+    share: float
+
+
 @dataclass
 class Clock:
     """Learns how long trials take and says how long the rest will; repeats of one cell take alike."""
@@ -83,17 +92,33 @@ class Clock:
         """Take note of one trial that ran to an end of its own."""
         self._seconds.setdefault(job.group, []).append(seconds)
 
-    def left(self, waiting: list[Job], running: Mapping[str, tuple[Job, float]]) -> float | None:
-        """Estimate the seconds left: for waiting trials, and running ones with when they began (monotonic)."""
-        if not self._seconds:
+    def left(self, waiting: Sequence[Job], running: Sequence[Underway]) -> float | None:
+        """Estimate the seconds until all are done; None while nothing is known of how long a trial takes."""
+        whole = [self._whole(one) for one in running]
+        known = {**self._seconds}
+        for one, seconds in zip(running, whole, strict=True):
+            if seconds is not None:
+                known.setdefault(one.job.group, [seconds])
+        if not known or None in whole:
             return None
-        whole = sum(self._one(job) for job in waiting)
-        rest = [max(0.0, self._one(job) - (time.monotonic() - began)) for job, began in running.values()]
-        return max((whole + sum(rest)) / self.workers, max(rest, default=0.0))
+        now = time.monotonic()
+        rest = [
+            max(0.0, (seconds or 0.0) - (now - one.began))
+            for one, seconds in zip(running, whole, strict=True)
+        ]
+        total = sum(rest) + sum(_expected(known, job) for job in waiting)
+        return max(total / self.workers, max(rest, default=0.0))
 
-    def _one(self, job: Job) -> float:
-        known = self._seconds.get(job.group) or [s for group in self._seconds.values() for s in group]
-        return sum(known) / len(known)
+    def _whole(self, one: Underway) -> float | None:
+        """Estimate how long a running trial takes in all: as it goes, else like its repeats or the others."""
+        if one.share >= 0.1:
+            return (time.monotonic() - one.began) / one.share
+        return _expected(self._seconds, one.job) if self._seconds else None
+
+
+def _expected(known: Mapping[str, list[float]], job: Job) -> float:
+    seconds = known.get(job.group) or [second for group in known.values() for second in group]
+    return sum(seconds) / len(seconds)
 
 
 def count(outcomes: Mapping[str, str]) -> dict[str, int]:

@@ -8,10 +8,14 @@ from typing import Any
 
 
 class ProgressReader:
-    """Reads what was added to one `progress.jsonl` since it last looked; an unfinished line waits."""
+    """Reads what was added to one `progress.jsonl` since it last looked; an unfinished line waits.
+
+    `share` is the part of the optimizer steps that is done.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
+        self.share = 0.0
 
     def latest(self) -> list[dict[str, Any]]:
         """Return the newest line as a list of one: phase, step, steps, loss; empty where nothing is new."""
@@ -27,4 +31,5 @@ class ProgressReader:
         if not lines:
             return []
         line = json.loads(lines[-1])
+        self.share = line["step"] / line["steps"] if line["steps"] else 0.0
         return [{name: line[name] for name in ("phase", "step", "steps", "loss")}]

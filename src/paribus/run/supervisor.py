@@ -27,7 +27,7 @@ from paribus.run import preparation
 from paribus.run.devices import Slot, slots, thread_environment
 from paribus.run.ending import end_attempt, take_in
 from paribus.run.engine.local import Local, Worker
-from paribus.run.events import Clock, Event, Listener, Summary, Tally, count
+from paribus.run.events import Clock, Event, Listener, Summary, Tally, Underway, count
 from paribus.run.interrupts import Interrupts
 from paribus.run.options import Options, selected
 from paribus.run.progress import ProgressReader
@@ -267,8 +267,8 @@ class Supervisor:
             self.listener(Event(kind=kind, tally=self._tally(), job=job, **facts))
 
     def _tally(self) -> Tally:
-        running = {trial_id: (one.attempt.job, one.began) for trial_id, one in self.running.items()}
-        left = self.clock.left([job for job in self.todo if job.trial_id not in running], running)
+        running = [Underway(one.attempt.job, one.began, one.reader.share) for one in self.running.values()]
+        left = self.clock.left([job for job in self.todo if job.trial_id not in self.running], running)
         return Tally(len(self.jobs), len(self.done), len(running), count(self.done), left)
 
     def _summary(self, interrupted: bool) -> Summary:

@@ -206,27 +206,27 @@ def _publish_result(store: Store, order: Order, result: TrialResult) -> int:
 
 
 def _ended(order: Order, result: TrialResult, published: bool, code: int = PUBLISHED) -> int:
-    _write_end(order, result.result, published, result.warnings)
+    _write_end(order, result.result, published, warnings=result.warnings)
     return code
 
 
-def _write_end(order: Order, outcome: Outcome, published: bool, warnings: tuple[str, ...] = ()) -> None:
+def _write_end(order: Order, outcome: Outcome, published: bool, **more: Any) -> None:
     trial_point("before_outcome", order.attempt)
     number = int(order.attempt.name)
-    end = End(attempt=number, outcome=outcome, published=published, ended=lease.now(), warnings=warnings)
+    end = End(attempt=number, outcome=outcome, published=published, ended=lease.now(), **more)
     write_end(order.attempt, end)
 
 
-def _crashed(order: Order, error: BaseException) -> int:
+def _crashed(order: Order, error: BaseException, blameless: bool = False) -> int:
     """Leave the error in the attempt; whether it is tried again is the supervisor's to say."""
-    _write_end(order, crash(error, _log(order)), published=False)
+    _write_end(order, crash(error, _log(order)), published=False, blameless=blameless)
     return CRASHED
 
 
 def _unrecorded(order: Order, error: BaseException) -> int:
     """A disk that refuses is nothing the trial did: leave the reason if it still fits, and stop."""
     try:
-        _crashed(order, error)
+        _crashed(order, error, blameless=True)
     except RecordError as again:
         print(f"the outcome could not be recorded either: {again}", file=sys.stderr)
     return UNRECORDED

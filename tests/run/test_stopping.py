@@ -1,0 +1,104 @@
+"""Ctrl-C and SIGTERM end everything within two seconds and leave a record that goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import synthetic
+
+from paribus.record import lease
+from paribus.record.attempt import read_end
+from paribus.record.store import Store
+from paribus.run.supervisor import run_jobs
+
+SUPERVISE = """
+import sys
+from pathlib import Path
+import synthetic
+from paribus.record.store import Store
+from paribus.run.supervisor import run_jobs
+base, *preload = sys.argv[1:]
+store, options = Store(Path(base) / "results"), synthetic.options(preload=tuple(preload))
+sys.exit(run_jobs(synthetic.jobs(3), Path(base), store, synthetic.MACHINE, options).exit_code)
+"""
+
+
+def supervisor(base, *preload):
+    folders = [str(base), str(Path(synthetic.__file__).parent), *sys.path]
+    return subprocess.Popen(
+        [sys.executable, "-c", SUPERVISE, str(base), *(preload or synthetic.PRELOAD)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
+        start_new_session=True, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def family(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def await_server(process):
+    deadline = time.monotonic() + 30
+    while len(family(process)) < 2:  # the server and multiprocessing's tracker of resources
+        assert time.monotonic() < deadline, "no server began"
+        time.sleep(0.01)
+    time.sleep(0.2)
+
+
+def await_begin(base, count=1):
+    deadline = time.monotonic() + 30
+    while sum(line[0] == "begin" for line in synthetic.journal(base)) < count:
+        assert time.monotonic() < deadline, "no trial began"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_ends_at_once_and_goes_on_later(tmp_path, sent):
+    for seed in range(3):
+        synthetic.behave(tmp_path, seed, seconds=60)
+    process = supervisor(tmp_path)
+    await_begin(tmp_path, 2)
+    relatives = family(process)
+    assert len(relatives) >= 3  # the server and two workers
+    began = time.monotonic()
+    os.killpg(process.pid, sent)  # as a terminal does: to the whole group
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130, errors
+    psutil.wait_procs(relatives, timeout=max(0.0, began + 2 - time.monotonic()))
+    assert [one for one in relatives if one.is_running() and one.status() != "zombie"] == []
+    assert time.monotonic() - began < 2
+    assert "Traceback" not in errors
+    _resumes(tmp_path)
+
+
+def _resumes(base):
+    store, jobs = Store(base / "results"), synthetic.jobs(3)
+    for path in store.root.rglob("*.json"):
+        json.loads(path.read_text())
+    assert list(store.root.rglob(".tmp-*")) == []
+    for job in jobs[:2]:
+        end = read_end(lease.numbered(store.folder(job.trial_id) / "attempts", 1))
+        assert end is not None
+        assert end.outcome is not None
+        assert end.outcome.model_dump()["cause"] == "preempted"
+    for seed in range(3):
+        synthetic.behave(base, seed)
+    assert run_jobs(jobs, base, store, synthetic.MACHINE, synthetic.options()).outcomes == {"finished": 3}
+
+
+def test_a_run_is_stopped_while_libraries_load(tmp_path):
+    (tmp_path / "slow_library.py").write_text("import time; time.sleep(30)")
+    process = supervisor(tmp_path, "slow_library")
+    await_server(process)
+    relatives = family(process)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130, errors
+    psutil.wait_procs(relatives, timeout=max(0.0, began + 2 - time.monotonic()))
+    assert [one for one in relatives if one.is_running() and one.status() != "zombie"] == []
