@@ -59,7 +59,9 @@ def test_an_empty_file(tmp_path: Path, name: str, content: str) -> None:
 def test_a_line_that_is_not_json_names_its_line_and_column(tmp_path: Path) -> None:
     error = refused(tmp_path, GOOD + '{"prompt": "x", completion: 3}\n')
     assert str(error.place) == f"{tmp_path / 'train.jsonl'}:3"
-    assert error.message.startswith("not JSON: Expecting property name enclosed in double quotes at column 17")
+    assert error.message.startswith(
+        "not JSON: Expecting property name enclosed in double quotes at column 17"
+    )
 
 
 def test_a_line_that_is_no_object(tmp_path: Path) -> None:

@@ -98,18 +98,22 @@ def test_what_is_missing_is_set_aside_by_prompt(tmp_path: Path) -> None:
 def test_given_splits_are_kept_and_their_overlap_is_counted(tmp_path: Path) -> None:
     jsonl(tmp_path / "train.jsonl", ROWS[:20])
     jsonl(tmp_path / "test.jsonl", [*ROWS[18:25], {**ROWS[0], "completion": "else"}])
-    splits = load_splits(
-        FilesData(train="train.jsonl", validation="test.jsonl", test="test.jsonl"), tmp_path
-    )
+    splits = load_splits(FilesData(train="train.jsonl", validation="test.jsonl", test="test.jsonl"), tmp_path)
     assert len(splits.train) == 20
     shared = {(one.first, one.second): (one.shared, one.prompts) for one in overlap(splits)}
-    assert shared == {("train", "validation"): (3, 8), ("train", "test"): (3, 8), ("validation", "test"): (8, 8)}
+    assert shared == {
+        ("train", "validation"): (3, 8),
+        ("train", "test"): (3, 8),
+        ("validation", "test"): (8, 8),
+    }
     assert overlap(splits)[0].example in (ROWS[18]["prompt"], ROWS[19]["prompt"], ROWS[0]["prompt"])
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30))
-def test_limits_nest_and_keep_the_order(tmp_path_factory: pytest.TempPathFactory, one: int, other: int) -> None:
+def test_limits_nest_and_keep_the_order(
+    tmp_path_factory: pytest.TempPathFactory, one: int, other: int
+) -> None:
     folder = tmp_path_factory.mktemp("limits")
     name = jsonl(folder / "a.jsonl", ROWS)
     whole = load_splits(FilesData(train=name), folder).train
@@ -151,7 +155,11 @@ def test_forms(tmp_path: Path) -> None:
     alpaca = {"instruction": "add", "input": "1 and 2", "output": 3}
     assert first_turns(tmp_path, alpaca, form="alpaca") == [("user", "add\n\n1 and 2"), answered]
     assert first_turns(tmp_path, {**alpaca, "input": ""}, form="alpaca") == [("user", "add"), answered]
-    shared = [{"from": "human", "value": asked[1]}, {"from": "gpt", "value": "3"}, {"from": "human", "value": "?"}]
+    shared = [
+        {"from": "human", "value": asked[1]},
+        {"from": "gpt", "value": "3"},
+        {"from": "human", "value": "?"},
+    ]
     assert first_turns(tmp_path, {"conversations": shared}, form="sharegpt") == [asked, answered]
     parts = [{"type": "text", "text": "add 1"}, {"type": "text", "text": " and 2"}]
     spoken = [{"role": "user", "content": parts}, {"role": "assistant", "content": "3"}]
@@ -177,5 +185,5 @@ def test_the_embedded_world() -> None:
     assert sizes == {"same_wording": 9, "new_wording": 9}
     assert len(splits.train) == 90
     assert [pair.shared for pair in overlap(splits)] == [0, 0, 0]
-    with pytest.raises(DataError, match="data.train_examples: .* 10000000 were asked for"):
+    with pytest.raises(DataError, match=r"data\.train_examples: .* 10000000 were asked for"):
         load_splits(EmbeddedData(train_examples=10_000_000), Path())

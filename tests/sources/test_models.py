@@ -169,7 +169,9 @@ def test_an_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelError) as caught:
         locate(HubModel(name="owner/no-such-model"), Path())
-    assert caught.value.message.startswith("the model 'owner/no-such-model' could not be fetched from the hub")
+    assert caught.value.message.startswith(
+        "the model 'owner/no-such-model' could not be fetched from the hub"
+    )
 
 
 def test_a_hub_model_is_read_from_its_cache_without_a_network(

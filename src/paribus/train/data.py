@@ -215,7 +215,7 @@ def _stored(path: Path) -> list[Encoded] | None:
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as file:
             names, flags = file["example_id"].tolist(), file["flags"].tolist()
             cuts = np.cumsum(file["lengths"])[:-1]
             ids, labels = (np.split(file[name], cuts) for name in ("input_ids", "labels"))
