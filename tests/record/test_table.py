@@ -21,10 +21,10 @@ paribus: 1
 name: table
 model: {source: embedded}
 data: {source: embedded}
-training: {epochs: 1, learning_rate: 1e-3}
+training: {epochs: 1}
 vary: {neftune_noise_alpha: [0, 5], training.learning_rate: [1e-3, 2e-3]}
 repeat: {seeds: [0, 1]}
-compare: {metric: test.new.loss}
+compare: {metric: test.new_wording.loss}
 """
 
 
@@ -37,13 +37,13 @@ class Contents:
         return ModelContent("m" * 64, facts)
 
     def data(self, block: Any) -> DataContent:
-        return DataContent("d" * 64, {"validation": {"new": ()}, "test": {"new": ()}})
+        return DataContent("d" * 64, {"validation": {"new_wording": ()}, "test": {"new_wording": ()}})
 
     def template(self, model: Any, data: Any) -> str:
         return "t" * 64
 
     def heldout(self, data: Any) -> Heldout:
-        return Heldout(groups=("new",))
+        return Heldout(groups=("new_wording",))
 
 
 @pytest.fixture
@@ -67,7 +67,16 @@ def recorded(tmp_path: Path) -> tuple[Plan, Store]:
             )
         )  # fmt: skip
     curve = [
-        Reading(step=s, epoch=s / 4, split="test", group="new", loss=3.0 - s, accuracy=0.5, targets=9, examples=2)
+        Reading(
+            step=s,
+            epoch=s / 4,
+            split="test",
+            group="new_wording",
+            loss=3.0 - s,
+            accuracy=0.5,
+            targets=9,
+            examples=2,
+        )
         for s in (0, 1, 2)
     ]
     name = first.trial.score_id(first.scores[0])
@@ -84,9 +93,9 @@ def test_a_row_is_a_measurement_and_names_its_place(recorded: tuple[Plan, Store]
     assert list(table.columns) == ["trial_id", "group", "seed", "outcome", *axes, *MEASURED]
     losses = table[(table.metric == "loss") & (table.split == "test")]
     assert list(zip(losses.reading, losses.value, losses.group_name, strict=True)) == [
-        ("base", 3.0, "new"),
-        ("along", 2.0, "new"),
-        ("last", 1.0, "new"),
+        ("base", 3.0, "new_wording"),
+        ("along", 2.0, "new_wording"),
+        ("last", 1.0, "new_wording"),
     ]
     seconds = table[table.metric == "train_seconds"]
     assert list(seconds.value) == [2.0]
@@ -108,7 +117,9 @@ def test_levels_are_named_as_in_the_plan(recorded: tuple[Plan, Store]) -> None:
     places, table = coordinates(plan), tidy(plan, store)
     for row in table.itertuples():
         assert row.neftune_noise_alpha == places[str(row.trial_id)]["neftune_noise_alpha"]
-    assert set(table["training.learning_rate"]) <= {c.coordinates["training.learning_rate"] for c in plan.cells}
+    assert set(table["training.learning_rate"]) <= {
+        c.coordinates["training.learning_rate"] for c in plan.cells
+    }
 
 
 def test_an_empty_store_gives_an_empty_table_with_all_columns(recorded: tuple[Plan, Store]) -> None:

@@ -50,7 +50,7 @@ def _opening(findings: Findings) -> Point:
         return Point("note", "Nothing to compare yet", text)
     counts = {word: sum(c.verdict == word for c in known) for word in ("better", "worse")}
     axes = len({contrast.axis for contrast in known})
-    metric, confidence = findings.metric, f"{findings.rules.confidence:.0%}".replace("%", " %")
+    metric, confidence = findings.metric, f"{findings.rules.confidence:.0%}".replace("%", "\u00a0%")
     text = (
         f"Of {_count(len(known), 'level')} on {_count(axes, 'axis', 'axes')}, {counts['better'] or 'none'} "
         f"improved and {counts['worse'] or 'none'} worsened the {metric.split} {metric.quantity} "
@@ -84,7 +84,7 @@ def _described(contrast: Contrast) -> str:
         said = f"{level(contrast)} {way} it by {_size(found)}"
     else:
         said = f"{level(contrast)}: {wording.difference(found)}"
-    p = f", p {_equals(contrast.holm_p)}" if contrast.holm_p is not None else ""
+    p = f", p\u00a0{_equals(contrast.holm_p)}" if contrast.holm_p is not None else ""
     note = "; less than the margin" if contrast.within_margin and contrast.verdict != "equivalent" else ""
     arm = contrast.arm
     some = f"; only {arm.finished} of {arm.planned} trials finished" if not arm.complete else ""
@@ -100,7 +100,7 @@ def _size(found: Estimate) -> str:
 
 
 def _equals(p: float) -> str:
-    return wording.p_value(p) if p < 0.001 else f"= {wording.p_value(p)}"
+    return wording.p_value(p) if p < 0.001 else f"=\u00a0{wording.p_value(p)}"
 
 
 def level(contrast: Contrast) -> str:

@@ -208,8 +208,8 @@ def _emulated_flag(findings: Findings) -> str:
         return ""
     return (
         f'<p class="flag">Low precision here is {wording.EMULATED}. Operands and gradients are rounded to '
-        "the format and multiplied in fp32, so accumulation error, speed and memory of real hardware are not in "
-        "these numbers.</p>"
+        "the format and multiplied in fp32, so accumulation error, speed and memory of real hardware are not "
+        "in these numbers.</p>"
     )
 
 

@@ -213,7 +213,7 @@ def contrast_row(contrast: Contrast) -> dict[str, Any]:
 
 
 def _percent(findings: Findings) -> str:
-    return f"{findings.rules.confidence:.0%}".replace("%", " %")
+    return f"{findings.rules.confidence:.0%}".replace("%", "\u00a0%")
 
 
 def _better(metric: Metric) -> str:
