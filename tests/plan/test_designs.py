@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from paribus.machine import Machine
 from paribus.plan.design import Plan, expand
 from paribus.plan.preflight import obstacles
 from paribus.plan.reading import parse_study
+from paribus.sources.blocks import PathModel
 from paribus.techniques import Fp8, Lora
 
 
@@ -214,6 +216,47 @@ def test_a_setting_is_fixed_by_its_dotted_name() -> None:
     dotted = plan(short("training.learning_rate: 1e-3"))
     nested = plan(short().replace("{epochs: 2", "{learning_rate: 1e-3, epochs: 2"))
     assert [job.trial_id for job in dotted.jobs] == [job.trial_id for job in nested.jobs]
+
+
+def test_the_order_in_which_settings_are_varied_does_not_matter() -> None:
+    fields_first = plan(
+        short(
+            "vary:",
+            "  tuning.r: {values: [4, 16], when: {tuning: lora}}",
+            "  data.train_examples: [64, 32]",
+            "  tuning: [full, lora]",
+            "  data: [{source: embedded}, {source: embedded, loss_on: all}]",
+        ).replace("data: {source: embedded}\n", "", 1)
+    )
+    assert len(fields_first.cells) == 3 * 2 * 2
+    assert fields_first.baseline.coordinates == {
+        "tuning.r": "-",
+        "data.train_examples": "64",
+        "tuning": "full",
+        "data": "embedded",
+    }
+    assert fields_first.study.compare.metric == "test.same_wording.loss"
+
+
+def test_a_field_is_varied_under_the_base_technique_alone() -> None:
+    planned = plan(short("tuning: lora", "vary: {tuning.r: [4, 8, 16]}"))
+    assert places(planned) == [("4",), ("8",), ("16",)]
+    without = short("vary: {tuning.r: [4, 8]}")
+    with pytest.raises(StudyError, match="tuning is full, which has no r"):
+        plan(without)
+
+
+def test_a_study_that_varies_nothing_is_one_cell() -> None:
+    planned = plan(short())
+    assert [cell.coordinates for cell in planned.cells] == [{}]
+    assert planned.baseline is planned.cells[0] and len(planned.jobs) == 2
+
+
+def test_paths_keep_the_form_in_which_they_are_written() -> None:
+    decomposed = unicodedata.normalize("NFD", "Übung mit Leerzeichen")
+    text = short().replace("{source: embedded}", f"{{source: path, path: {decomposed}}}", 1)
+    model = parse_study(text).model
+    assert isinstance(model, PathModel) and str(model.path) == decomposed
 
 
 def test_two_levels_never_share_a_name() -> None:

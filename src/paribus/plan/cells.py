@@ -61,7 +61,7 @@ class Assembly:
         """Return each setting's level in the base cell, as far as the base has it."""
         found = {}
         for name in self.names:
-            if "." in name and name.partition(".")[0] in AXES and name in self.study.vary:
+            if "." in name and name in self.study.vary:
                 found[name] = self.study.vary[name].values[0]
             elif levels.applies(self.blocks, name):
                 found[name] = levels.value_of(self.blocks, name)

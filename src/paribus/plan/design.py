@@ -90,9 +90,12 @@ class Plan:
         return next(cell for cell in self.cells if cell.is_baseline)
 
     def to_json(self, unsupported: Mapping[str, Unsupported] | None = None) -> dict[str, Any]:
-        """Return the plan as plain values, in a stable order; `docs/contracts.md` describes the keys.
+        """Return the plan as plain values, in a stable order.
 
-        `unsupported` says which trials cannot run here; they are listed like the others, with the reason.
+        `trials` lists every planned trial once (id, group, seed, settings, content hashes, the coordinates of
+        its cells), seed by seed; `cells` the cells in the order of the design with their trials; `excluded`
+        what is left out and why. `unsupported` says which trials cannot run here: they are listed like the
+        others, with technique, reason and way out under `unsupported`, which is null for the rest.
         """
         places: dict[str, list[dict[str, str]]] = {}
         for cell in self.cells:

@@ -6,6 +6,7 @@ A level is one value of a setting: a technique (`tuning`), a block (`model`) or 
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, get_args
@@ -177,7 +178,7 @@ def identity_of(level: Any) -> Any:
     """Return what two equal levels have in common."""
     if isinstance(level, Settings):
         return (type(level).__name__, repr(level.canonical()))
-    return repr(float(level)) if isinstance(level, int | float) else repr(level)
+    return repr(float(level)) if isinstance(level, int | float) else unicodedata.normalize("NFC", repr(level))
 
 
 def label(level: Any) -> str:

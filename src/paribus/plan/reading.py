@@ -15,6 +15,7 @@ from paribus.plan.checks import contradictions
 from paribus.plan.complaints import Problem, Problems, as_error, coerced, said, translate
 from paribus.plan.study import EMBEDDED_GROUPS, FILE, Axis, Exclusion, Source, Study
 from paribus.plan.yaml_lines import Document, Route, parse, read
+from paribus.sources.blocks import EmbeddedData
 from paribus.techniques import AXES
 
 T = TypeVar("T")
@@ -202,33 +203,32 @@ class _Reading:
 
     def _base(self, vary: dict[str, Axis]) -> None:
         """Give each varied setting its base level: what stands at the top, or the first varied value."""
-        for name, axis in vary.items():
+        for name in sorted(vary, key=lambda name: "." in name):
             block, _, field = name.partition(".")
-            owner = self.raw if not field else self.raw.setdefault(block, {})
-            key, at = field or block, ("vary", name)
-            if not isinstance(owner, dict):
+            inside = self.raw.get(block, {}) if field else self.raw
+            if not isinstance(inside, dict):
                 continue
-            if key not in owner:
-                self._fill(owner, key, axis, name)
+            if (field or block) not in inside:
+                self._fill(block, field, vary[name], name)
             elif name not in AXES:
-                line = self.document.place((block, field) if field else (block,)).line
-                message = f"{name} is both fixed (line {line}) and varied"
-                self.problems.append(
-                    Problem(
-                        at,
-                        message,
-                        f"take one of them out: without the fixed value the base is {_first(axis)}",
-                    )
-                )
+                self._both(block, field, vary[name], name)
 
-    def _fill(self, owner: dict[str, Any], key: str, axis: Axis, name: str) -> None:
-        block, _, field = name.partition(".")
+    def _both(self, block: str, field: str, axis: Axis, name: str) -> None:
+        line = self.document.place((block, field) if field else (block,)).line
+        first = levels.label(axis.values[0])
+        way_out = f"take one of them out: without the fixed value the base is the first varied value, {first}"
+        message = f"{name} is both fixed (line {line}) and varied"
+        self.problems.append(Problem(("vary", name), message, way_out))
+
+    def _fill(self, block: str, field: str, axis: Axis, name: str) -> None:
+        """Write the first varied value where the base leaves a setting open."""
         if field and block in AXES:
             return  # whether the base has this setting depends on its technique: the design decides
         first = next((value for value in axis.values if value is not None), None)
         if first is None:
             return  # every value has a problem of its own
-        owner[key] = first
+        inside = self.raw.setdefault(block, {}) if field else self.raw
+        inside[field or block] = first
         route: Route = (block, field) if field else (block,)
         self.document.lines.setdefault(route, self.document.place(("vary", name, 0)).line or 1)
 
@@ -255,7 +255,9 @@ class _Reading:
         groups = heldout.get("groups") if isinstance(heldout, dict) else None
         if isinstance(groups, list) and groups:
             return f"test.{groups[0]}.loss"
-        embedded = isinstance(data, dict) and data.get("source") == "embedded"
+        embedded = isinstance(data, EmbeddedData) or (
+            isinstance(data, dict) and data.get("source") == "embedded"
+        )
         return f"test.{EMBEDDED_GROUPS[0] if embedded else 'all'}.loss"
 
     def _checked(self, written: dict[str, Any]) -> Study | None:
@@ -270,7 +272,3 @@ class _Reading:
 
 _LEVELLED = ("vary", "exclude", "include", "compare", *AXES)
 """Parts whose values were checked one by one."""
-
-
-def _first(axis: Axis) -> str:
-    return f"the first varied value, {levels.label(axis.values[0])}"

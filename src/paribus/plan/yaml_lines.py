@@ -115,7 +115,7 @@ class _Reader:
     def _scalar(self, node: Node) -> Any:
         plain = node.tag.removeprefix(_TAG)
         if plain in ("str", "timestamp"):
-            return unicodedata.normalize("NFC", node.value)
+            return node.value
         if plain not in ("int", "float", "bool", "null"):
             raise self._error(node, f"the tag {node.tag} is not used in a study", "write a plain value")
         return self.yaml.constructor.construct_object(node)
