@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from studies import FixedContents, line_of, quickstart, short
 
 from paribus.errors import ModelError, StudyError
@@ -268,3 +270,37 @@ def test_a_grid_too_large_to_plan_is_an_error_before_it_is_walked() -> None:
     )
     with pytest.raises(StudyError, match="the grid has 1000000 cells"):
         expand(parse_study(text), FixedContents())
+
+
+TOKEN = re.compile(r"[A-Za-z0-9_.\-]+|[\[\]{}:,]")
+SLIPS = [
+    "",
+    "null",
+    "[]",
+    "{}",
+    "[1]",
+    "true",
+    "-1",
+    "1.5",
+    "x",
+    "'8'",
+    ".nan",
+    "lora",
+    "fp8",
+    "tuning.r",
+    "*a",
+]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.tuples(st.integers(0), st.sampled_from(SLIPS)), min_size=1, max_size=3))
+def test_no_slip_of_the_pen_is_more_than_an_error_with_a_line(slips: list[tuple[int, str]]) -> None:
+    text = quickstart()
+    for position, slip in slips:
+        spans = [match.span() for match in TOKEN.finditer(text)]
+        start, end = spans[position % len(spans)]
+        text = text[:start] + slip + text[end:]
+    try:
+        expand(parse_study(text), FixedContents())
+    except StudyError as error:
+        assert error.place is not None and error.place.line is not None
