@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_results import plan_of, record, usual_outcome
+from made_results import Effect, curve, effect_of, plan_of, record, usual_outcome
 
 from paribus.compare.answer import short_answer
-from paribus.compare.figures import curve_rows
+from paribus.compare.claim import Claims
+from paribus.compare.figures import curve_rows, forest
 from paribus.compare.findings import Findings
 from paribus.compare.report import report, write_report
 from paribus.plan.design import Plan
@@ -211,3 +212,31 @@ def test_no_sentence_in_the_sources_names_a_verdict_without_numbers(tmp_path: Pa
         record(store, job)
     heads = {point.head for point in short_answer(Findings(plan, store))}
     assert not heads & {"Harmed", "Equivalent", "Did not finish"}
+
+
+def test_a_control_tests_the_test_and_is_no_finding(tmp_path: Path) -> None:
+    compare = ", controls: [{precision: {kind: fp8, scaling: none, compute: emulated}}]"
+    plan = plan_of(tmp_path / "study", vary="{neftune_noise_alpha: [0, 5]}", compare=compare)
+    store = Store(tmp_path / "results")
+    for job in plan.jobs:
+        harm = Effect(shift=1.0) if job.trial.precision.kind == "fp8" else effect_of(job)
+        record(store, job, readings=lambda j, e=harm: curve(j, e))
+    findings = Findings(plan, store)
+    points = {point.head: point for point in short_answer(findings)}
+    assert points["In one sentence"].text.startswith("Of 1 level on 1 axis, 1 improved and none worsened")
+    assert "planted on purpose was seen" in points["Control"].text
+    assert "(control) raised it by" in points["Control"].items[0]
+    families = {contrast.axis: contrast.family for contrast in findings.primary_contrasts}
+    assert families == {"neftune_noise_alpha": "neftune_noise_alpha", "precision": "controls"}
+    assert "control" not in json.dumps(forest(findings, Claims()))
+
+
+def test_one_epoch_has_no_shape_of_overfitting_and_keeps_its_curve(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "study", vary="{neftune_noise_alpha: [0, 5]}")
+    store = Store(tmp_path / "results")
+    for job in plan.jobs:
+        record(store, job, readings=lambda j: [r for r in curve(j, effect_of(j)) if r.epoch <= 1])
+    findings = Findings(plan, store)
+    assert "Overfitting" not in {point.head for point in short_answer(findings)}
+    assert {row["epoch"] for row in curve_rows(findings)} == {0.0, 1.0}
+    assert "is U-shaped" not in Reader(report(plan, store)).text

@@ -31,6 +31,7 @@ def short_answer(findings: Findings) -> list[Point]:
         _opening(findings),
         *_by_verdict(findings),
         _unpaired(findings),
+        _controls(findings),
         _readings_disagree(findings),
         _overfits(findings),
         _failed(findings),
@@ -40,8 +41,7 @@ def short_answer(findings: Findings) -> list[Point]:
 
 
 def _opening(findings: Findings) -> Point:
-    contrasts = findings.primary_contrasts
-    known = [contrast for contrast in contrasts if contrast.difference]
+    known = [c for c in findings.primary_contrasts if c.difference and not c.is_control]
     if not known:
         done = len(findings.finished)
         text = (
@@ -69,7 +69,7 @@ def _by_verdict(findings: Findings) -> Iterable[Point | None]:
         ("undecided", "Not told apart", "Neither a difference nor equivalence is shown:"),
     )
     for tone, head, start in heads:
-        own = [c for c in findings.primary_contrasts if c.verdict == tone and c.difference]
+        own = [c for c in findings.primary_contrasts if c.verdict == tone and not c.is_control]
         own.sort(key=lambda c: -abs(c.difference.mean) if c.difference else 0)
         yield Point(tone, head, start, tuple(map(_described, own))) if own else None
 
@@ -104,9 +104,10 @@ def _equals(p: float) -> str:
 
 
 def level(contrast: Contrast) -> str:
-    """Name a contrast's level with its axis, where the level does not say it: `precision fp8`."""
+    """Name a contrast's level with its axis: `Precision fp8 (emulated)`; a control says that it is one."""
     axis = wording.axis_name(contrast.axis) if contrast.axis else ""
-    return f"{axis} {wording.level_name(contrast.level)}".strip()
+    mark = " (control)" if contrast.is_control else ""
+    return f"{axis} {wording.level_name(contrast.level)}{mark}".strip()
 
 
 def _unpaired(findings: Findings) -> Point | None:
@@ -117,12 +118,22 @@ def _unpaired(findings: Findings) -> Point | None:
     return Point("undecided", "One pair only", text)
 
 
+def _controls(findings: Findings) -> Point | None:
+    """Say whether the arms known to harm were seen to harm, without which no loss means nothing."""
+    own = [contrast for contrast in findings.primary_contrasts if contrast.is_control]
+    if not own:
+        return None
+    blind = findings.blind_to_loss()
+    text = f"{blind[0].upper()}{blind[1:]}." if blind else "The harm that was planted on purpose was seen:"
+    return Point("note", "Control", text, tuple(map(_described, own)))
+
+
 def _readings_disagree(findings: Findings) -> Point | None:
     """Say which verdicts another reading would turn."""
     turned: dict[str, list[str]] = {}
     primary = {(c.axis, c.level): c for c in findings.primary_contrasts}
     for at in findings.other_readings:
-        for other in findings.contrasts(at):
+        for other in (contrast for contrast in findings.contrasts(at) if not contrast.is_control):
             first = primary[other.axis, other.level]
             decided = {first.verdict, other.verdict}
             if first.difference and other.difference and len(decided) == 2 and decided & {"better", "worse"}:
@@ -138,7 +149,7 @@ def _readings_disagree(findings: Findings) -> Point | None:
 
 def _overfits(findings: Findings) -> Point | None:
     base = next((found for found in overfitting(findings) if found.cell.is_baseline), None)
-    if base is None:
+    if base is None or not any(shape.n for shape in base.shapes):
         return None
     text = f"In the baseline {wording.listed([str(shape) for shape in base.shapes])}."
     return Point("note", "Overfitting", text)

@@ -60,6 +60,7 @@ class Contrast:
 
     `axis` is absent where two cells differ in several axes. `family` names the set that `holm_p` was adjusted
     over, `pairs` counts differences before averaging within a seed, `contexts` choices of everything else.
+    A control, declared to harm, is in a family of its own: it tests the test, not the question.
     """
 
     axis: str | None
@@ -78,6 +79,7 @@ class Contrast:
     tost_p: float | None = None
     verdict: Verdict = "no pair"
     within_margin: bool = False
+    is_control: bool = False
 
     @property
     def conditional(self) -> bool:
@@ -171,15 +173,18 @@ def _contrast(read: Read, axis: str | None, levels: tuple[str, str], pairing: Pa
     against = _arm([partner for _, partner in pairing], read.finished, used.values())
     tost_p = statistics.tost(differences, read.rules.margin) if read.rules.margin else None
     complete = arm.complete and against.complete
+    control = all(cell.is_control for cell, _ in pairing)
+    family = "study" if read.rules.family == "study" else (axis or "cells")
     return Contrast(
         axis, *levels, read.metric, read.at, arm, against,
         pairs=len(used),
         contexts=len(pairing),
         difference=statistics.paired_difference(differences, read.rules.confidence),
         differences=differences,
-        family="study" if read.rules.family == "study" else (axis or "cells"),
+        family="controls" if control else family,
         tost_p=tost_p,
         within_margin=complete and tost_p is not None and tost_p < read.rules.alpha,
+        is_control=control,
     )  # fmt: skip
 
 

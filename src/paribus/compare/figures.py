@@ -24,10 +24,14 @@ TICK = "datum.value == 0 ? '0' : format(datum.value, '+.2~f')"
 
 
 def forest(findings: Findings, claims: Claims) -> dict[str, Any] | None:
-    """Draw every level's difference with its interval, the equivalence band and a claim's number."""
+    """Draw every level's difference with its interval, the equivalence band and a claim's number.
+
+    Controls are left out: a harm planted on purpose would set the scale for everything else.
+    """
     import altair as alt
 
-    rows = [_forest_row(contrast, findings) for contrast in findings.primary_contrasts if contrast.difference]
+    shown = [c for c in findings.primary_contrasts if c.difference and not c.is_control]
+    rows = [_forest_row(contrast) for contrast in shown]
     if not rows:
         return None
     claimed = _claimed(findings, claims)
@@ -105,7 +109,8 @@ def curve_rows(findings: Findings) -> list[dict[str, Any]]:
     """Return what the curves are drawn from: means over seeds with their range, per cell, group and epoch.
 
     `kind` is line (a split's loss), gap (between train sample and test), best (test at the least mean
-    validation loss) or end (the gap at the last epoch). Epoch 0, the untrained model, is in the tables only.
+    validation loss) or end (the gap at the last epoch). The untrained model, far above the rest, is left to
+    the tables where there are three epochs or more.
     """
     base, rows = findings.baseline, []
     ordered = sorted(findings.plan.cells, key=lambda cell: not cell.is_baseline)
@@ -123,10 +128,11 @@ def _at(cell: Cell) -> dict[str, Any]:
 
 def _cell_rows(known: list[Curve], group: str) -> list[dict[str, Any]]:
     lines: dict[str, dict[float, list[float]]] = {}
+    start = 1 if min(len(curve.epochs()) for curve in known) > 3 else 0
     for curve in known:
         for split, name in (("train_sample", "train sample"), ("validation", "validation"), ("test", "test")):
             for reading in curve.series(split, None if split == "train_sample" else group):
-                if reading.step > 0:
+                if reading.step >= start:
                     lines.setdefault(name, {}).setdefault(round(reading.epoch, 4), []).append(reading.loss)
     rows = [
         {"kind": "line", "split": name, "epoch": epoch, "seeds": len(losses)} | _range(losses)
@@ -160,7 +166,7 @@ def _range(losses: list[float]) -> dict[str, float]:
     return {"mean": round(fmean(losses), 4), "low": round(min(losses), 4), "high": round(max(losses), 4)}
 
 
-def _forest_row(contrast: Any, findings: Findings) -> dict[str, Any]:
+def _forest_row(contrast: Any) -> dict[str, Any]:
     found, ends = contrast.difference, contrast.difference.interval
     return {
         "level": answer.level(contrast) + (" *" if contrast.conditional else ""),

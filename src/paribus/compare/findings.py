@@ -210,7 +210,8 @@ def reason(result: TrialResult) -> str:
         case OutOfMemory() as r:
             text = f"out of memory in {r.phase}{_sizes(r.requested_bytes, r.limit_bytes)}"
         case Unsupported() as r:
-            text = f"{r.technique}: {r.reason}" + (f". {r.way_out}" if r.way_out else "")
+            named = "" if r.technique in r.reason else f"{r.technique}: "
+            text = f"{named}{r.reason}" + (f". {r.way_out[:1].upper()}{r.way_out[1:]}" if r.way_out else "")
         case Skipped() as r:
             text = f"not started: predicted{_sizes(r.predicted_bytes, r.limit_bytes)} under {r.dtype_policy}"
         case Killed() as r:

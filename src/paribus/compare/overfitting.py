@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from paribus.plan.design import Cell
 
 SPLITS = ("train_sample", "validation", "test")
+FEWEST = 3
+"""Scored epochs that a shape needs; the untrained model is one point more."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,12 @@ def overfitting(findings: Findings) -> list[Overfitting]:
 def shapes(curves: Iterable[Curve], group: str) -> tuple[Shape, ...]:
     """Count the curves whose train loss falls at every epoch, whose validation is U-shaped, whose gap grows.
 
-    All three are judged after training began, on losses with noise off: *falls* means strictly at each epoch;
+    All three are judged after training began, with noise off: *falls* means strictly at each epoch;
     *U-shaped* that the least validation loss is at neither the first nor the last epoch and the last is above
-    it; *grows* that validation less train rises at each epoch.
+    it; *grows* that validation less train rises at each epoch. A curve of under three epochs has no shape
+    and is not counted.
     """
-    known = list(curves)
+    known = [curve for curve in curves if len(curve.series("validation", group)) > FEWEST]
     counts = [0, 0, 0]
     for curve in known:
         train = [r.loss for r in curve.series("train_sample") if r.step > 0]

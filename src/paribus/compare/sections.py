@@ -111,7 +111,8 @@ def effects(findings: Findings, drawn: bool) -> str:
     figure = (
         f'<figure><div class="canvas"><div id="forest" aria-busy="true"></div></div><figcaption>{keys}<br>'
         f"Dot: mean paired difference, line: its interval{band}. A diamond is a number that a document "
-        "claims in this metric. * some trials did not finish.</figcaption></figure>"
+        "claims in this metric. * some trials did not finish. "
+        "Controls are in the table only.</figcaption></figure>"
     )
     meanings = "".join(
         f"<li>{text(wording.READING_NAMES[at])}: {text(m)}</li>" for at, m in wording.READING_MEANINGS.items()
@@ -141,10 +142,15 @@ def overfit(findings: Findings, claims: Claims, drawn: bool) -> str:
         markup.details(f"Losses by epoch: {one.title}", markup.table(one, caption=False)) for one in others
     ]
     return section(
-        "overfitting", "Overfitting", lead, markup.table(sheets.shapes(findings), caption=False),
+        "overfitting", "Overfitting", lead, _shapes(findings),
         f"<h3>Losses by epoch: {text(first.title)}</h3>", markup.table(first, caption=False), *folded,
         _curves_figure(findings) if drawn else "",
     )  # fmt: skip
+
+
+def _shapes(findings: Findings) -> str:
+    sheet = sheets.shapes(findings)
+    return markup.table(sheet, caption=False) if sheet.rows else ""
 
 
 def _ungrouped(sheet: sheets.Sheet, group: str) -> tuple[Mapping[str, Any], ...]:
@@ -162,8 +168,8 @@ def _curves_figure(findings: Findings) -> str:
         f"<h3>Curves</h3>{choices.curve_controls(findings)}"
         '<figure><div class="canvas"><div id="curves" aria-busy="true"></div></div>'
         f"<figcaption>{keys}<br>Mean over seeds, band from least to greatest. Grey: the gap between test and "
-        "the training sample, both with noise off. Circle: test at the epoch of least mean validation loss. "
-        "Epoch 0, the untrained model, is in the table.</figcaption></figure>"
+        "the training sample, both with noise off. Circle: test at the epoch of least mean validation loss."
+        "</figcaption></figure>"
     )
 
 

@@ -139,7 +139,7 @@ def losses(findings: Findings, claims: Claims) -> Sheet:
 def shapes(findings: Findings) -> Sheet:
     """Show, for the baseline and each tuning, how many curves have each shape of overfitting."""
     rows = []
-    for found in overfitting(findings):
+    for found in (one for one in overfitting(findings) if any(shape.n for shape in one.shapes)):
         row: dict[str, Any] = {"cell": wording.cell_name(found.cell, findings.baseline)}
         row |= {shape.pattern: f"{shape.k} of {shape.n}" for shape in found.shapes}
         rows.append(row)
