@@ -97,7 +97,13 @@ def run(
 ) -> Run:
     """Train on one thread under some techniques; eight steps of eight examples unless told otherwise."""
     torch.set_num_threads(1)
-    settings = {"effective_batch_size": 8, "max_steps": 8, "learning_rate": 1e-3, "warmup_steps": 2, **training}
+    settings = {
+        "effective_batch_size": 8,
+        "max_steps": 8,
+        "learning_rate": 1e-3,
+        "warmup_steps": 2,
+        **training,
+    }
     if "epochs" in training:
         del settings["max_steps"]
     live = Live(seed=seed)

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import tiny
 import torch
 
+import tiny
 from paribus.techniques import Accumulation, Bf16, Fp8, Fp32, Full, Live, Lora, Noise, Technique
 
 
@@ -24,7 +24,9 @@ def same(one: tiny.Run, other: tiny.Run) -> bool:
 
 @pytest.mark.parametrize("tuning", [Full(), Lora(r=4)], ids=["full", "lora"])
 @pytest.mark.parametrize(
-    "null", [Noise(alpha=0), Accumulation(steps=1), Accumulation(steps=1, normalise="tokens"), Fp32()], ids=repr
+    "null",
+    [Noise(alpha=0), Accumulation(steps=1), Accumulation(steps=1, normalise="tokens"), Fp32()],
+    ids=repr,
 )
 def test_a_null_setting_is_the_baseline(tuning: Technique, null: Technique) -> None:
     assert same(tiny.run(tiny.llama(), tuning), tiny.run(tiny.llama(), tuning, null))

@@ -6,18 +6,20 @@ import math
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from torch.nn.functional import cross_entropy
 from transformers import TrainerCallback
 
+import tiny
 from paribus.techniques import Accumulation, Full, Lora, Noise
 from paribus.train.trainer import AblationTrainer
 
 TUNINGS = {"full": Full(), "lora": Lora(r=4, lora_alpha=8)}
 
 
-def final_difference(tuning: Any, noise: Noise, trainer_class: Any = AblationTrainer, steps: int = 160) -> float:
+def final_difference(
+    tuning: Any, noise: Noise, trainer_class: Any = AblationTrainer, steps: int = 160
+) -> float:
     """Return the largest difference of final fp64 weights between one and two micro-batches."""
     runs = [
         tiny.run(

@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-import tiny
 import torch
 
+import tiny
 from paribus.techniques import (
     Accumulation,
     Bf16,
@@ -72,7 +72,9 @@ def traces(*techniques: Technique) -> bool:
     return state(model) != before
 
 
-@pytest.mark.parametrize("technique", EVERY, ids=lambda technique: f"{type(technique).__name__}-{technique.label}")
+@pytest.mark.parametrize(
+    "technique", EVERY, ids=lambda technique: f"{type(technique).__name__}-{technique.label}"
+)
 def test_no_trace_is_left_after_a_failure(technique: Technique) -> None:
     assert not traces(technique) if technique in EVERY[:3] else not traces(Full(), technique)
 

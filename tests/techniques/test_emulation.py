@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from transformers.pytorch_utils import Conv1D
 
+import tiny
 from paribus.machine import Machine
 from paribus.techniques import Accumulation, Bf16, Fp8, Fp16, Full, Live, Lora, ModelFacts, NoEffect, Setting
 from paribus.techniques.precision.emulate import emulated
