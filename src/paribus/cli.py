@@ -37,11 +37,13 @@ RESULTS = Path("results")
 def _open(study_path: Path, results: Path) -> tuple[Any, Any]:
     """Plan a study and open its record."""
     from paribus.plan.design import expand
+    from paribus.plan.lock import pinned
     from paribus.plan.study import Study
     from paribus.record.store import Store
 
-    plan = expand(Study.read(study_path))
-    return plan, Store(results / plan.study.name)
+    study = Study.read(study_path)
+    store = Store(results / study.name)
+    return expand(pinned(study, store.root)), store
 
 
 def _print_json(document: Any) -> None:
@@ -94,11 +96,12 @@ def run(
 @app.command()
 def plan(study: StudyPath, results: Results = RESULTS, as_json: Json = False) -> None:
     """Show the trials a study needs, without running any."""
+    from paribus.plan.preflight import obstacles
     from paribus.probe import machine
 
     planned, store = _open(study, results)
     if as_json:
-        _print_json(planned.to_json())
+        _print_json(planned.to_json(obstacles(planned, machine())))
     else:
         screen.show_plan(planned, store, machine(), out, every_trial=True)
 
@@ -188,7 +191,9 @@ def data(study: StudyPath, as_json: Json = False) -> None:
 def init(
     model: Annotated[str, typer.Option(help="A model directory, a hub name, or 'embedded'.")],
     data: Annotated[str, typer.Option(help="A jsonl, json, csv or parquet file, a hub name, or 'embedded'.")],
-    to: Annotated[Path, typer.Option("--out", help="The folder of the new study.")] = Path("experiments/first"),
+    to: Annotated[Path, typer.Option("--out", help="The folder of the new study.")] = Path(
+        "experiments/first"
+    ),
 ) -> None:
     """Write a sane first study for your own model and data."""
     from paribus.sources.init import write_first_study
@@ -211,7 +216,9 @@ def doctor(as_json: Json = False) -> None:
 
 
 @embedded.command("rebuild")
-def rebuild(folder: Annotated[Path, typer.Argument(help="Where to write the base; must not hold one.")]) -> None:
+def rebuild(
+    folder: Annotated[Path, typer.Argument(help="Where to write the base; must not hold one.")],
+) -> None:
     """Pretrain the embedded base and its tokenizer again from nothing, in a fixed number of steps."""
     from paribus.embedded.pretrain import rebuild as build
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from paribus import probe
 from paribus.machine import Machine
+from paribus.record.provenance import LIBRARIES, installed
 from paribus.sources.blocks import EmbeddedModel
 from paribus.sources.models import locate
 from paribus.techniques import AXES, Setting, Technique
@@ -27,7 +28,7 @@ def examine() -> dict[str, Any]:
         "machine": machine.model_dump(mode="json"),
         "machine_class": machine.machine_class,
         "devices": facts["devices"],
-        "libraries": probe.versions(),
+        "libraries": {name: installed(name) for name in LIBRARIES},
         "formats": [_format(name, machine, facts["dtypes"]) for name in FORMATS],
         "axes": {
             axis: [_level(technique, machine, setting) for technique in techniques]
@@ -40,9 +41,9 @@ def _format(name: str, machine: Machine, dtypes: list[str]) -> dict[str, Any]:
     """Say whether torch stores a format here and whether the device multiplies in it."""
     needs = {"float16": (7, 0), "bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}
     stored = name in dtypes or name == "float32"
-    if name == "float32":
-        multiplied = "native"
-    elif machine.compute_capability and machine.compute_capability >= needs.get(name, (10, 0)):
+    if name == "float32" or (
+        machine.compute_capability and machine.compute_capability >= needs.get(name, (10, 0))
+    ):
         multiplied = "native"
     else:
         multiplied = "emulated" if name in needs else "no"
@@ -52,7 +53,13 @@ def _format(name: str, machine: Machine, dtypes: list[str]) -> dict[str, Any]:
 def _level(technique: type[Technique], machine: Machine, setting: Setting) -> dict[str, Any]:
     name = str(technique.model_fields["kind"].default) if "kind" in technique.model_fields else "any value"
     plain = technique.model_validate({})
-    found: dict[str, Any] = {"level": name, "runs": "native", "reason": None, "way_out": None, "paper": technique.paper}
+    found: dict[str, Any] = {
+        "level": name,
+        "runs": "native",
+        "reason": None,
+        "way_out": None,
+        "paper": technique.paper,
+    }
     obstacle = plain.obstacle(machine, setting)
     if obstacle is None:
         return found

@@ -59,10 +59,3 @@ def _cpu_name() -> str:
             if line.startswith("model name"):
                 return " ".join(line.split(":", 1)[1].split())
     return platform.processor() or platform.machine()
-
-
-def cache_folder() -> Path:
-    """Return where things that can be rebuilt are kept: `PARIBUS_CACHE`, else `~/.cache/paribus`; made if absent."""
-    folder = Path(os.environ.get("PARIBUS_CACHE") or Path.home() / ".cache" / "paribus")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

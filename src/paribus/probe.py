@@ -10,17 +10,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from paribus.errors import ParibusError
-from paribus.machine import Machine, cache_folder, host
-
-LIBRARIES = (
-    "paribus", "torch", "transformers", "accelerate", "peft", "datasets", "safetensors", "pydantic",
-    "pandas", "scipy", "altair", "great-tables", "gguf", "bitsandbytes", "torchao",
-)  # fmt: skip
+from paribus.machine import Machine, host
+from paribus.record.provenance import installed
+from paribus.sources.cache import remembered
 
 
 def machine() -> Machine:
@@ -43,29 +39,7 @@ def machine() -> Machine:
 
 def facts() -> dict[str, Any]:
     """Return what torch says of this machine, from the cache where versions and devices are the same."""
-    cached = cache_folder() / f"probe-{_key()}.json"
-    if cached.exists():
-        try:
-            return json.loads(cached.read_text())
-        except ValueError:
-            cached.unlink(missing_ok=True)  # half-written by a full disk: ask again
-    answer = _ask()
-    fresh = cached.with_suffix(f".{os.getpid()}.tmp")
-    fresh.write_text(json.dumps(answer))
-    fresh.replace(cached)
-    return answer
-
-
-def versions() -> dict[str, str | None]:
-    """Return the installed version of every library that can shape a result; None where it is absent."""
-    return {name: _version(name) for name in LIBRARIES}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
+    return remembered("probe", _key(), _ask)
 
 
 def _accelerator_attached() -> bool:
@@ -74,7 +48,7 @@ def _accelerator_attached() -> bool:
 
 def _key() -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    seen = [_version("torch"), sys.version, host().model_dump(mode="json"), visible, _accelerator_attached()]
+    seen = [installed("torch"), sys.version, host().model_dump(mode="json"), visible, _accelerator_attached()]
     return hashlib.sha256(json.dumps(seen).encode()).hexdigest()[:16]
 
 
@@ -84,7 +58,9 @@ def _ask() -> dict[str, Any]:
     )
     if child.returncode != 0:
         last = child.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise ParibusError(f"torch could not be asked about this machine: {last[0]}", way_out="Reinstall torch.")
+        raise ParibusError(
+            f"torch could not be asked about this machine: {last[0]}", way_out="Reinstall torch."
+        )
     return json.loads(child.stdout)
 
 

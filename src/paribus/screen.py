@@ -32,7 +32,9 @@ def plain_table(title: str | None = None, **kwargs: Any) -> Table:
     return Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, **kwargs)
 
 
-def show_plan(plan: Plan, store: Store, machine: Machine, console: Console, every_trial: bool = False) -> None:
+def show_plan(
+    plan: Plan, store: Store, machine: Machine, console: Console, every_trial: bool = False
+) -> None:
     """Print the question, what is fixed, and each cell with what is recorded of it or stands in its way."""
     from paribus.plan.preflight import obstacles
 
@@ -133,10 +135,14 @@ def show_doctor(document: dict[str, Any], console: Console) -> None:
         highlight=False,
     )
     if not document["devices"]:
-        console.print("[dim]no accelerator: low precision is emulated, memory and speed claims are not run[/]")
+        console.print(
+            "[dim]no accelerator: low precision is emulated, memory and speed claims are not run[/]"
+        )
     for device in document["devices"]:
         capability = ".".join(map(str, device["compute_capability"]))
-        console.print(f"  {escape(device['name'])}, {device['memory_bytes'] / GIB:.0f} GiB, compute {capability}")
+        console.print(
+            f"  {escape(device['name'])}, {device['memory_bytes'] / GIB:.0f} GiB, compute {capability}"
+        )
     console.print()
     formats = plain_table("Number formats")
     for header in ("format", "stored", "multiplied"):
@@ -237,7 +243,9 @@ def time_left(seconds: float | None) -> str:
 
 def show_summary(summary: Summary, report: object, console: Console) -> None:
     """Print how a run ended and where its report is."""
-    counts = ", ".join(f"{count} {_words(name)}" for name, count in summary.outcomes.items()) or "nothing recorded"
+    counts = (
+        ", ".join(f"{count} {_words(name)}" for name, count in summary.outcomes.items()) or "nothing recorded"
+    )
     console.print(f"{counts}; {summary.started} started now, {summary.seconds:.0f} s", highlight=False)
     if summary.unsettled:
         console.print(f"[red]no outcome yet[/] {' '.join(summary.unsettled)}", soft_wrap=True)

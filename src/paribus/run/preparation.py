@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from paribus.machine import Machine, cache_folder
+from paribus.machine import Machine
 from paribus.plan.trial import Job
 from paribus.record import lease
 from paribus.record.attempt import Rules, attempts_of, reconcile
@@ -15,6 +15,7 @@ from paribus.record.result import TrialResult, Unsupported
 from paribus.record.store import Store
 from paribus.run.options import Options
 from paribus.run.pending import unsettled
+from paribus.sources.cache import cache_folder
 from paribus.techniques.base import Settings
 
 
@@ -83,4 +84,4 @@ def sort_out(jobs: Sequence[Job], store: Store, rules: Rules, watch: lease.Watch
 def scratch_folder(store: Store) -> Path:
     """Return where kept weights of one store go, outside its results."""
     key = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:8]
-    return cache_folder() / "scratch" / f"{store.root.name}-{key}"
+    return cache_folder("scratch") / f"{store.root.name}-{key}"

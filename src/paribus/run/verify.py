@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paribus.machine import Machine, cache_folder
+from paribus.machine import Machine
 from paribus.plan.trial import Job
 from paribus.record.result import HeldoutScore, Identity
 from paribus.record.store import Recorded, Store
 from paribus.run.options import Options
 from paribus.run.supervisor import run_jobs
+from paribus.sources.cache import cache_folder
 
 if TYPE_CHECKING:
     from paribus.plan.design import Plan
@@ -52,6 +53,7 @@ def verify(
     store: Store,
     machine: Machine,
     sample: int,
+    *,
     scratch: Path | None = None,
     options: Options | None = None,
 ) -> list[Comparison]:
@@ -63,7 +65,7 @@ def verify(
         trial_id: one for trial_id, one in store.recorded().items() if one.result.identity is not None
     }
     chosen = choose([job for job in plan.jobs if job.trial_id in recorded], sample)
-    with tempfile.TemporaryDirectory(dir=scratch or cache_folder(), prefix="verify-") as folder:
+    with tempfile.TemporaryDirectory(dir=scratch or cache_folder("verify"), prefix="verify-") as folder:
         again = Store(Path(folder) / "results")
         options = replace(options or Options(), scratch=Path(folder) / "weights")
         jobs = [job.model_copy(update={"keep": "none"}) for job in chosen]
