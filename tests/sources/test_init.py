@@ -14,7 +14,7 @@ from paribus.errors import DataError, ModelError, StudyError
 from paribus.plan.design import expand
 from paribus.plan.study import Study
 from paribus.sources.first import sizes
-from paribus.sources.init import init
+from paribus.sources.init import init, write_first_study
 from paribus.techniques.base import ModelFacts
 
 
@@ -68,6 +68,13 @@ def test_fifty_messages_and_a_tiny_model(tmp_path: Path) -> None:
         "LoRA against full fine-tuning and noise 0 against 5, 3 seeds each, in fp32: 9 trials",
         "10 test examples show only large differences: give data.test a file of more",
     )
+
+
+def test_what_is_told(tmp_path: Path) -> None:
+    lines = list(write_first_study("embedded", "embedded", Path("my study")))
+    assert lines[0] == "wrote my study/study.yaml"
+    assert lines[1] == "  model: embedded, LlamaForCausalLM with 836 k parameters"
+    assert "paribus run 'my study' runs it" in lines[-1]
 
 
 def test_an_existing_study_is_never_overwritten(tmp_path: Path) -> None:

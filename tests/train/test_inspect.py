@@ -117,7 +117,7 @@ def test_a_length_beyond_the_context_is_named(looked: Callable[..., Inspection])
 
 
 def test_the_json_form_has_these_keys(looked: Callable[..., Inspection]) -> None:
-    document = json.loads(looked(**ROWS).model_dump_json())
+    document = looked(**ROWS).to_json()
     assert sorted(document) == [
         "advice",
         "context_length",

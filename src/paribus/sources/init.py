@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,15 @@ class _Data:
     detected: Detected | None
     train: list[tuple[Turn, ...]]
     counts: dict[str, int]
+
+
+def write_first_study(model: str, data: str, out: Path | None = None) -> Iterator[str]:
+    """Write a first study and yield what to tell about it: where it is, what was decided, what to do next."""
+    written = init(model, data, out)
+    yield f"wrote {written.path}"
+    yield from (f"  {line}" for line in written.decisions)
+    folder = shlex.quote(str(written.path.parent))
+    yield f"next: paribus data {folder} shows what the model will read; paribus run {folder} runs it"
 
 
 def init(model: str, data: str, out: Path | None = None) -> Written:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from paribus.techniques.base import Settings
 
@@ -69,3 +69,7 @@ class Inspection(Settings):
     lengths: tuple[Lengths, ...]
     overlap: tuple[Shared, ...]
     advice: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document that `paribus data --json` prints."""
+        return self.model_dump(mode="json")
