@@ -31,17 +31,17 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
         for quantity, numbers in costs.items():
             row[f"{quantity}.printed"] = _beside(numbers, "precision", row["level"])
         row.update(_native_cost(findings, row))
-    quality = f"{findings.metric.quantity.capitalize()}"
+    quantity = findings.metric.quantity
     columns = (
         Column("level", "Format", "level"),
-        Column("difference", f"Change in {findings.metric.quantity}", "difference", quality),
-        Column("relative", "In % of baseline", "percent", quality),
-        Column("verdict", "Verdict", "verdict", quality),
-        Column("quality_loss.printed", "Document", "text", "Quality loss"),
-        Column("speed", "Ours", "text", "Speed"),
-        Column("speed.printed", "Document", "text", "Speed"),
-        Column("memory", "Ours", "text", "Memory"),
-        Column("memory.printed", "Document", "text", "Memory"),
+        Column("difference", f"Change in {quantity}", "difference", "We measured"),
+        Column("relative", "In % of baseline", "percent", "We measured"),
+        Column("verdict", "Verdict", "verdict", "We measured"),
+        Column("speed", "Speed", "text", "We measured"),
+        Column("memory", "Memory", "text", "We measured"),
+        Column("quality_loss.printed", "Quality loss (doc.)", "text", "A document prints"),
+        Column("speed.printed", "Speed (doc.)", "text", "A document prints"),
+        Column("memory.printed", "Memory (doc.)", "text", "A document prints"),
     )
     note = (
         f"The document's quality loss is a benchmark's, ours a change in {findings.metric} at "
@@ -49,8 +49,8 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
     )
     if any(wording.is_emulated(row["level"]) for row in rows):
         note += (
-            f" Emulated formats round operands and gradients and compute in fp32: {wording.EMULATED}; "
-            "speed and memory are not run: emulation has neither the speed nor the memory of the format."
+            f" {wording.EMULATED[0].upper()}{wording.EMULATED[1:]}; operands and gradients are rounded, "
+            "products computed in fp32. Speed and memory are not run: emulation shows neither."
         )
     return Sheet("precision", "Precision beside the document", columns, tuple(rows), note)
 

@@ -111,8 +111,8 @@ def losses(findings: Findings, claims: Claims) -> Sheet:
     ]
     if printed:
         columns += [
-            Column("train_loss", "Train", "text", "Document prints"),
-            Column("validation_loss", "Validation", "text", "Document prints"),
+            Column("train_loss", "Train (doc.)", "text", "A document prints"),
+            Column("validation_loss", "Validation (doc.)", "text", "A document prints"),
         ]
     rows = []
     for found in overfitting(findings):

@@ -50,7 +50,8 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
         if sheet.name in wanted:
             shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
             console.print(_rich(shown))
-            console.print(f"[dim]{escape(sheet.note)}[/]\n", highlight=False)
+            starred = " * conditional: some trials of this arm did not finish." if _starred(sheet) else ""
+            console.print(f"[dim]{escape(sheet.note + starred)}[/]\n", highlight=False)
     if findings.missing:
         console.print(f"{len(findings.missing)} of {len(plan.jobs)} trials have no recorded outcome yet.")
 
@@ -160,7 +161,7 @@ def _rich(sheet: Sheet) -> Table:
     table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     for column in sheet.columns:
         left = column.kind in ("text", "level", "verdict")
-        table.add_column(escape(_heading(column, sheet)), justify="left" if left else "right")
+        table.add_column(escape(column.title), justify="left" if left else "right")
     group = None
     for row in sheet.rows:
         if row.get("group") != group:
@@ -170,18 +171,12 @@ def _rich(sheet: Sheet) -> Table:
     return table
 
 
-def _heading(column: Column, sheet: Sheet) -> str:
-    """Title a column, with the heading it stands under where its own title is not unique."""
-    alone = [other.title for other in sheet.columns].count(column.title) == 1
-    return column.title if alone else f"{column.spanner}: {column.title.lower()}"
-
-
 def _rich_cell(row: Mapping[str, Any], column: Column) -> Text:
     value = row.get(column.key)
     shown = text(value, column)
     if column.kind == "verdict":
         shown = "baseline" if row.get("baseline") else shown
-        shown += " (conditional)" if row.get("conditional") and value not in (None, "no pair") else ""
+        shown += " *" if row.get("conditional") and value not in (None, "no pair") else ""
         return Text(shown, style=VERDICT_STYLE.get(str(value), "dim"))
     if column.key == "seeds" and row.get("complete") is False:
         return Text(shown, style="yellow")
@@ -217,6 +212,10 @@ def _row(known: Recorded, place: dict[str, str], metrics: Mapping[str, Any]) -> 
         "machine_class": result.machine_class,
         "provenance": result.provenance,
     }
+
+
+def _starred(sheet: Sheet) -> bool:
+    return any(row.get("conditional") and row.get("verdict") != "no pair" for row in sheet.rows)
 
 
 def _first_group(sheet: Sheet) -> tuple[Mapping[str, Any], ...]:

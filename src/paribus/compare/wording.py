@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from paribus.plan.design import Cell
 
 AXIS_NAMES = {
-    "gradient_accumulation_steps": "Gradient accumulation",
+    "gradient_accumulation_steps": "Accumulation",
     "neftune_noise_alpha": "NEFTune α",
     "precision": "Precision",
     "tuning": "Tuning",
