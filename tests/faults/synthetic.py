@@ -154,7 +154,8 @@ def _job(seed: int, train_sample: tuple[int, ...], keep: Any) -> Job:
         content=Content(model_sha256="m", train_sha256="t", template_sha256="p"),
         training=Training(
             effective_batch_size=16, epochs=1, max_steps=None, learning_rate=1e-3, warmup_steps=0,
-            adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, weight_decay=0.0, max_grad_norm=1.0, max_length=64,
+            adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, weight_decay=0.0, max_grad_norm=1.0,
+            max_length=64,
         ),
         gradient_accumulation_steps=Accumulation(steps=1),
         neftune_noise_alpha=Noise(alpha=0),

@@ -13,8 +13,8 @@ SCRIPT = Path(__file__).with_name("kill_rounds.py")
 @pytest.mark.timeout(280)
 def test_rounds_of_killing():
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--rounds", "10"],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [sys.executable, str(SCRIPT), "--rounds", "10"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     print(done.stdout)  # names the seed
     assert done.returncode == 0, done.stdout + done.stderr

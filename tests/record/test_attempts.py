@@ -9,7 +9,16 @@ import synthetic
 from paribus.errors import RecordError
 from paribus.record import lease
 from paribus.record.attempt import (
-    Attempt, End, Rules, fenced, open_attempt, publish_failure, read_end, reconcile, spent, write_end,
+    Attempt,
+    End,
+    Rules,
+    fenced,
+    open_attempt,
+    publish_failure,
+    read_end,
+    reconcile,
+    spent,
+    write_end,
 )  # fmt: skip
 from paribus.record.result import Crashed, Finished, Killed, TrialResult, Unsupported
 from paribus.record.store import Store

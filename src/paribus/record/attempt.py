@@ -1,7 +1,7 @@
 """One try of one trial: opened under a lease, ended with an outcome, counted against the retries.
 
-While an attempt's lease is held its holder alone may touch the trial: what dead attempts left is cleared, what
-no longer counts is superseded, results are published.
+While an attempt's lease is held its holder alone may touch the trial: what dead attempts left is cleared,
+what no longer counts is superseded, results are published.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ValidationError
 
 from paribus.record import lease
-from paribus.record.files import publish, sweep, to_json
+from paribus.record.files import left_over, publish, sweep, to_json
 from paribus.record.result import SCHEMA, Killed, Outcome, TrialResult
 from paribus.techniques.base import Settings
 
@@ -47,8 +47,8 @@ class End(Settings):
 class Rules:
     """On whose behalf and how often trials are tried.
 
-    `retries` are the further attempts after one that ended so; `again` names recorded results to run once more
-    (trial id -> the attempt that gave it); `forgiven` numbers the attempts that count against no retry.
+    `retries` are the further attempts after one that ended so; `again` names recorded results to run once
+    more (trial id -> the attempt that gave it); attempts up to the one in `forgiven` spend no retry.
     """
 
     machine_class: str
@@ -187,19 +187,19 @@ def _clear(attempt: Attempt) -> None:
     for building in attempts.glob(f"{lease.BUILDING}*"):
         shutil.rmtree(building, ignore_errors=True)
     sweep(store.folder(job.trial_id))
-    sweep(attempts)
     if store.result(job.trial_id) is None:
         store.clear_remains(job.trial_id)
     store.write_job(job)
 
 
 def reconcile(store: Store, trial_id: str, watch: lease.Watch) -> None:
-    """End a settled trial's last attempt where its supervisor and worker died before they could."""
+    """End a settled trial's last attempt, and tidy up after it, where all who could have done so died."""
     attempts = attempts_of(store, trial_id)
     last = lease.numbers(attempts)[-1:]
-    if not last or (lease.numbered(attempts, last[0]) / "outcome.json").exists():
+    folder = lease.numbered(attempts, last[0]) if last else None
+    if folder is None or ((folder / "outcome.json").exists() and not left_over(store.folder(trial_id))):
         return
-    lock = watch.take_over(lease.numbered(attempts, last[0]))
+    lock = watch.take_over(folder)
     if lock is not None:
         _close(store, trial_id, last)
         sweep(store.folder(trial_id))
@@ -231,7 +231,7 @@ def spent(store: Store, trial_id: str, rules: Rules) -> End | None:
 
 
 def _costs_a_retry(end: End) -> bool:
-    """A trial that died with its supervisor, was stopped by its user or met a full disk has failed at nothing."""
+    """A trial that died with its supervisor, was stopped or met a full disk has failed at nothing."""
     stopped = isinstance(end.outcome, Killed) and end.outcome.cause != "killed"
     return not stopped and not end.blameless
 

@@ -35,9 +35,9 @@ def publish(path: Path, data: bytes) -> bool:
     with recording(path):
         aside = _write_aside(path, data)
         try:
-            trial_point("before_link", path)
+            fault_point("before_link", path)
             os.link(aside, path)
-            trial_point("after_link", path)
+            fault_point("after_link", path)
         except FileExistsError:
             return False
         finally:
@@ -62,7 +62,7 @@ def _write_aside(path: Path, data: bytes) -> Path:
         with aside.open("xb") as file:
             file.write(data)
             file.flush()
-            trial_point("before_fsync", path)
+            fault_point("before_fsync", path)
             os.fsync(file.fileno())
     except BaseException:
         aside.unlink(missing_ok=True)
@@ -70,12 +70,17 @@ def _write_aside(path: Path, data: bytes) -> Path:
     return aside
 
 
+def left_over(folder: Path) -> list[Path]:
+    """Find temporary files in a folder and two levels below it, of killed writers or of some still at work."""
+    return [path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}{TEMPORARY}*")]
+
+
 def sweep(folder: Path, older_than: float = 0) -> None:
-    """Remove temporary files that killed writers left, `older_than` seconds; without it nobody may be writing."""
-    for left in (*folder.glob(f"{TEMPORARY}*"), *folder.glob(f"*/{TEMPORARY}*")):
+    """Remove temporary files that killed writers left, if so many seconds old; at 0 nobody may be writing."""
+    for path in left_over(folder):
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - left.stat().st_mtime >= older_than:
-                left.unlink()
+            if time.time() - path.stat().st_mtime >= older_than:
+                path.unlink()
 
 
 def fsync_folder(folder: Path) -> None:
@@ -158,12 +163,12 @@ def out_of_space(error: BaseException) -> bool:
     return isinstance(cause, OSError) and cause.errno in NO_SPACE
 
 
-def trial_point(name: str, path: Path | None = None) -> None:
+def fault_point(name: str, path: Path | None = None) -> None:
     """Fail here on request: named points at which the fault tests kill this process or fill its disk.
 
-    `PARIBUS_FAULT=ACTION:ROLE:POINT:FILE`, with wildcards in the last three: ACTION is `kill` or an errno name
-    such as `ENOSPC`; ROLE is `worker` or `supervisor`. With `PARIBUS_FAULT_ONCE=PATH` it happens to whoever
-    creates that file first. Without the variable nothing happens.
+    `PARIBUS_FAULT=ACTION:ROLE:POINT:FILE`, with wildcards in the last three: ACTION is `kill` or an errno
+    name such as `ENOSPC`; ROLE is `worker` or `supervisor`. With `PARIBUS_FAULT_ONCE=PATH` it happens to
+    whoever creates that file first. Without the variable nothing happens.
     """
     wanted = os.environ.get("PARIBUS_FAULT")
     if not wanted:

@@ -1,9 +1,9 @@
 """Leases: an attempt stands under its number already locked, and the next can only follow when it is over.
 
-The folder of an attempt is built under a temporary name, with its lease written and locked, and then renamed to
-its number, which fails where that number is taken. The lock lives as long as the supervisor or its worker does.
-Whoever opens attempt N+1 holds the lock of attempt N until N+1 stands, and nobody ever takes a lock to go on
-working: so an attempt that is over stays over, and two can never run side by side.
+The folder of an attempt is built under a temporary name, with its lease written and locked, and then renamed
+to its number, which fails where that number is taken. The lock lives as long as the supervisor or its worker
+does. Whoever opens attempt N+1 holds the lock of attempt N until N+1 stands, and nobody ever takes a lock to
+go on working: so an attempt that is over stays over, and two can never run side by side.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from paribus.record.files import fsync_folder, recording, take_lock, to_json, trial_point
+from paribus.record.files import fault_point, fsync_folder, recording, take_lock, to_json
 from paribus.record.provenance import host_key
 from paribus.record.result import SCHEMA
 from paribus.techniques.base import Settings
@@ -28,7 +28,7 @@ BUILDING = ".new-"
 TAKEN = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT)
 """What renaming an attempt to its number fails with where somebody else was first."""
 STILL_SECONDS = 60.0
-"""How long, on its own clock, an observer on another host sees the counter stand still before it calls it dead."""
+"""How long the counter must stand still, on an observer's clock, to be dead on another host."""
 
 
 class Lease(Settings):
@@ -84,15 +84,15 @@ def raise_lease(attempts: Path, lease: Lease) -> int | None:
             if error.errno in TAKEN:
                 return None
             raise
-    trial_point("after_lease", attempts)
+    fault_point("after_lease", attempts)
     return lock
 
 
 def _stand(building: Path, final: Path, lock: int, data: bytes) -> None:
     os.write(lock, data)
-    trial_point("before_fsync", building / "lease.json")
+    fault_point("before_fsync", building / "lease.json")
     os.fsync(lock)
-    trial_point("before_rename", building)
+    fault_point("before_rename", building)
     building.rename(final)
     fsync_folder(final.parent)
 

@@ -84,7 +84,7 @@ class Store:
         return read if isinstance(read, HeldoutScore) else None
 
     def steps(self, trial_id: str) -> pd.DataFrame:
-        """Return a row an optimizer step: step, epoch, loss, grad_norm, learning_rate, tokens, target_tokens."""
+        """Return the training curve, a row an optimizer step; raises RecordError where it cannot be read."""
         return _read_parquet(self.folder(trial_id) / "curves.parquet")
 
     def items(self, trial_id: str, score_id: str) -> pd.DataFrame:
@@ -97,7 +97,7 @@ class Store:
         return [problem for trial_id in self.trial_ids() for problem in problems(self.folder(trial_id))]
 
     def settled(self, job: Job, rules: Rules) -> bool:
-        """Say whether a trial needs no (further) run: a result that counts here, with every score asked for."""
+        """Say whether a trial needs no run: it has a result that counts here and every score asked for."""
         result = self.result(job.trial_id)
         if result is None or replaceable(result, rules):
             return False

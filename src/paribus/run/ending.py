@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from paribus.errors import RecordError
 from paribus.record.attempt import Attempt, End, Rules, publish_failure, read_end, spent
+from paribus.record.files import sweep
 from paribus.record.result import Crashed, Killed, Outcome
 from paribus.worker import child
+from paribus.worker.crash import tail
 
 
 def take_in(attempt: Attempt, code: int, rules: Rules) -> End | None:
     """Settle an attempt whose worker has ended with an exit code, and return how it ended.
 
-    Where the retries are spent its failure becomes the trial's result. Raises RecordError where the disk refused
-    the worker's result: then nothing further can be recorded either.
+    Where the retries are spent its failure becomes the trial's result. Raises RecordError where the disk
+    refused the worker's result: then nothing further can be recorded either.
     """
     end_attempt(attempt, _outcome(attempt, code), blameless=code == child.UNRECORDED)
     end = read_end(attempt.folder)
@@ -31,6 +33,7 @@ def end_attempt(attempt: Attempt, otherwise: Outcome, blameless: bool = False) -
         attempt.end(result.result, published=True)
     else:
         attempt.end(otherwise, blameless=blameless)
+    sweep(attempt.store.folder(attempt.job.trial_id))
 
 
 def _outcome(attempt: Attempt, code: int) -> Outcome:
@@ -40,7 +43,7 @@ def _outcome(attempt: Attempt, code: int) -> Outcome:
     log = attempt.folder / "log.txt"
     text = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
     error = f"the worker ended with exit code {code} before it could say why"
-    return Crashed(error=error, where="worker", log_tail=child.tail(text))
+    return Crashed(error=error, where="worker", log_tail=tail(text))
 
 
 def _refuse(attempt: Attempt, end: End | None) -> None:

@@ -30,9 +30,10 @@ class Tally:
 class Event:
     """One thing that happened.
 
-    `loading`: workers get their libraries ready. `started`, `progress`, `finished`: of a trial, with its attempt.
-    `retried`: an attempt failed and another follows; `outcome` says how it failed. `waiting`: the trials left are
-    in the hands of another supervisor. `problem`: a damaged file was set aside; `message` names it.
+    `loading`: workers get their libraries ready. `started`, `progress`, `finished`: of a trial, with its
+    attempt. `retried`: an attempt failed and another follows; `outcome` says how it failed. `waiting`: the
+    trials left are in the hands of another supervisor. `problem`: a damaged file was set aside; `message`
+    names it.
     """
 
     kind: Literal["loading", "started", "progress", "finished", "retried", "waiting", "problem"]
@@ -65,7 +66,7 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """Return 0 where every trial has an outcome and none is killed or crashed, 1 otherwise, 130 if stopped."""
+        """Return 0 where every trial has an outcome other than killed or crashed, else 1; 130 if stopped."""
         if self.interrupted:
             return 130
         failed = self.outcomes.get("killed", 0) + self.outcomes.get("crashed", 0)

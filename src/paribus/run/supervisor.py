@@ -52,9 +52,9 @@ def run(
 ) -> Summary:
     """Run every planned trial that has no outcome yet and say how it ended.
 
-    Ctrl-C and SIGTERM end the workers within two seconds and return a summary that says `interrupted`; nothing is
-    lost, and the same call goes on from there. Raises RecordError where results cannot be written, StudyError
-    where `only` names no trial, WorkerError where no worker can start.
+    Ctrl-C and SIGTERM end the workers within two seconds and return a summary that says `interrupted`;
+    nothing is lost, and the same call goes on from there. Raises RecordError where results cannot be written,
+    StudyError where `only` names no trial, WorkerError where no worker can start.
     """
     from paribus.plan.lock import write_lock
     from paribus.plan.preflight import obstacles

@@ -1,8 +1,8 @@
 """The child process: one trial in, one result out, answered with files only.
 
-A child is forked from a server that has imported everything heavy, so it starts in a fraction of a second and
-shares no state with other trials. It holds its attempt's lease together with the supervisor. Its exit code says
-how far it came; what it found stands in the attempt's folder and, if published, in the trial's.
+A child is forked from a server that has imported everything heavy, so it starts in a fraction of a second
+and shares no state with other trials. It holds its attempt's lease together with the supervisor. Its exit
+code says how far it came; what it found stands in the attempt's folder and, if published, in the trial's.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from multiprocessing import connection, parent_process, reduction
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from paribus.errors import RecordError
 from paribus.plan.trial import Job
 from paribus.record import lease
 from paribus.record.attempt import End, fenced, write_end
-from paribus.record.files import finite, out_of_space, trial_point
-from paribus.record.result import Crashed, Outcome, OutOfMemory, TrialResult
+from paribus.record.files import fault_point, finite, out_of_space
+from paribus.record.result import Outcome, OutOfMemory, TrialResult
 from paribus.record.store import Store
+from paribus.worker.crash import crash, without_paths
 
 if TYPE_CHECKING:
     from paribus.worker.perform import Performed, Progress
@@ -40,9 +40,6 @@ PRELOAD = ("torch", "transformers", "peft", "pyarrow.parquet", "paribus.worker.p
 
 PUBLISHED, CRASHED, FENCED, UNRECORDED = 0, 1, 3, 74
 """Exit codes: all is published; the error stands in the attempt; a later attempt stands; the disk refused."""
-
-TAIL = 1200
-"""Characters of the log that a crashed result keeps."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ def _received(duplicate: Any) -> Handed:
 def main(order: Order, lock: Handed) -> None:
     """Run one trial and exit; `lock` keeps the attempt's lease held for as long as this process lives."""
     _settle_down(order)
-    trial_point("started", order.attempt)
+    fault_point("started", order.attempt)
     sys.exit(_attempt(order))
 
 
@@ -211,7 +208,7 @@ def _ended(order: Order, result: TrialResult, published: bool, code: int = PUBLI
 
 
 def _write_end(order: Order, outcome: Outcome, published: bool, **more: Any) -> None:
-    trial_point("before_outcome", order.attempt)
+    fault_point("before_outcome", order.attempt)
     number = int(order.attempt.name)
     end = End(attempt=number, outcome=outcome, published=published, ended=lease.now(), **more)
     write_end(order.attempt, end)
@@ -230,32 +227,6 @@ def _unrecorded(order: Order, error: BaseException) -> int:
     except RecordError as again:
         print(f"the outcome could not be recorded either: {again}", file=sys.stderr)
     return UNRECORDED
-
-
-def crash(error: BaseException, log: str) -> Crashed:
-    """Describe an error by its text, the innermost place in our code or another's, and the end of the log."""
-    text = str(error) or type(error).__name__
-    named = text if isinstance(error, RecordError) else f"{type(error).__name__}: {text}"
-    return Crashed(error=without_paths(named)[:TAIL], where=_where(error.__traceback__), log_tail=tail(log))
-
-
-def tail(log: str) -> str:
-    """Return the end of a log, without the folders that modules were imported from."""
-    return without_paths(log)[-TAIL:]
-
-
-def without_paths(text: str) -> str:
-    """Shorten the paths of source files to what follows the folder they were imported from."""
-    for root in sorted({*sys.path, sys.prefix, str(Path.home())} - {"", "/"}, key=len, reverse=True):
-        text = text.replace(root.rstrip("/") + "/", "")
-    return text
-
-
-def _where(trace: TracebackType | None) -> str:
-    frames = traceback.extract_tb(trace)
-    if not frames:
-        return "worker"
-    return without_paths(f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}")
 
 
 def _log(order: Order) -> str:

@@ -62,7 +62,7 @@ class Local:
         self._context.set_forkserver_preload(list(self.preload))
 
     def warm_up(self, wake: int) -> bool:
-        """Start the server and see that a child finds what it needs; False where `wake` became readable first.
+        """Start the server and see that a child finds what it needs; False if `wake` became readable first.
 
         Raises WorkerError where a library cannot be imported.
         """

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end everything within two seconds and leave a record that goes on."""
+"""Supervisors as processes: they share trials, stop within two seconds and leave a record that goes on."""
 
 import json
 import os
@@ -42,6 +42,20 @@ def family(process):
     return psutil.Process(process.pid).children(recursive=True)
 
 
+def await_end(processes):
+    deadline = time.monotonic() + 10
+    while any(map(works, processes)):
+        assert time.monotonic() < deadline, "something is left running"
+        time.sleep(0.01)
+
+
+def works(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def await_server(process):
     deadline = time.monotonic() + 30
     while len(family(process)) < 2:  # the server and multiprocessing's tracker of resources
@@ -69,8 +83,7 @@ def test_a_stopped_run_ends_at_once_and_goes_on_later(tmp_path, sent):
     os.killpg(process.pid, sent)  # as a terminal does: to the whole group
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 130, errors
-    psutil.wait_procs(relatives, timeout=max(0.0, began + 2 - time.monotonic()))
-    assert [one for one in relatives if one.is_running() and one.status() != "zombie"] == []
+    await_end(relatives)
     assert time.monotonic() - began < 2
     assert "Traceback" not in errors
     _resumes(tmp_path)
@@ -100,5 +113,16 @@ def test_a_run_is_stopped_while_libraries_load(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 130, errors
-    psutil.wait_procs(relatives, timeout=max(0.0, began + 2 - time.monotonic()))
-    assert [one for one in relatives if one.is_running() and one.status() != "zombie"] == []
+    await_end(relatives)
+    assert time.monotonic() - began < 2
+
+
+def test_two_supervisors_at_once_run_no_trial_twice_and_both_end(tmp_path):
+    for seed in range(3):
+        synthetic.behave(tmp_path, seed, seconds=0.3)
+    both = [supervisor(tmp_path), supervisor(tmp_path)]
+    for process in both:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    words = [line[:2] for line in synthetic.journal(tmp_path)]
+    assert sorted(words) == sorted([word, str(seed)] for word in ("begin", "end") for seed in range(3))
