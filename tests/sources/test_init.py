@@ -133,6 +133,27 @@ def test_a_folder_with_all_three_splits(tmp_path: Path) -> None:
         init("embedded", ".", tmp_path / "other")
 
 
+def test_a_data_set_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _columns(ASKED, prompt="question", completion="answer")
+    monkeypatch.setattr("datasets.get_dataset_split_names", lambda name, config: ["train", "test"])
+    monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: asked)
+    block = Study.read(init("embedded", "owner/set:main", tmp_path / "study").path).data.model_dump()
+    named = {
+        key: block[key] for key in ("source", "name", "config", "validation", "test", "validation_share")
+    }
+    assert named == {
+        "source": "hub",
+        "name": "owner/set",
+        "config": "main",
+        "test": "test",
+        "validation_share": 0.2,
+    }
+    assert block["validation"] is None
+    monkeypatch.setattr("datasets.get_dataset_split_names", lambda name, config: ["test"])
+    with pytest.raises(DataError, match="has no split train"):
+        init("embedded", "owner/set", tmp_path / "other")
+
+
 def test_what_cannot_be_recognised_is_said(tmp_path: Path) -> None:
     data = write(tmp_path / "d.jsonl", [{"a": 1, "b": 2}])
     with pytest.raises(DataError, match=r"none of the columns is known: a, b\."):

@@ -75,7 +75,7 @@ class EmbeddedData(_Data):
 
 class _Table(_Data):
     form: Form = "prompt_completion"
-    columns: dict[str, str] = {}
+    columns: dict[str, str] = Field(default_factory=dict)
     template: Literal["chat", "plain"] = "chat"
     validation_share: float = Field(0.1, gt=0, lt=0.5)
     test_share: float = Field(0.1, gt=0, lt=0.5)
@@ -104,7 +104,7 @@ class HubData(_Table):
     train: str = "train"
     validation: str | None = None
     test: str | None = "test"
-    local: dict[str, str] = {}
+    local: dict[str, str] = Field(default_factory=dict)
 
 
 DataBlock = Annotated[EmbeddedData | FilesData | HubData, Field(discriminator="source")]

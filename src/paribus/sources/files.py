@@ -48,7 +48,10 @@ def read_rows(path: Path, field: str = "data") -> list[Row]:
             f"{field}: the ending of {str(path)!r} does not say what it is.",
             way_out=f"Use one of {', '.join(sorted(_READERS))}.",
         )
-    rows = list(_READERS[path.suffix.lower()](path))
+    try:
+        rows = list(_READERS[path.suffix.lower()](path))
+    except OSError as fault:
+        raise DataError(f"cannot be read: {fault.strerror}.", place=Place(path)) from fault
     if not rows:
         raise DataError("the file has no rows.", place=Place(path), way_out=f"{field} needs at least one.")
     return rows

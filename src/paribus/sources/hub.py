@@ -31,6 +31,24 @@ def hub_rows(block: HubData, split: str, base: Path) -> list[Row]:
     return [Row(values, number, place) for number, values in enumerate(table, 1)]
 
 
+def hub_splits(name: str, config: str | None) -> HubData:
+    """Return the block of a hub data set with the splits it has; DataError where it cannot be asked."""
+    import datasets
+
+    try:
+        splits = datasets.get_dataset_split_names(name, config)
+    except (OSError, ValueError) as fault:
+        reason = (str(fault).strip() or type(fault).__name__).splitlines()[0].rstrip(".")
+        raise DataError(
+            f"there is no file {name!r}, and the hub does not give a data set of that name: {reason}.",
+            way_out="Check the name and the network; a configuration follows a colon: owner/name:main.",
+        ) from fault
+    if "train" not in splits:
+        raise DataError(f"the data set {name!r} has no split train.", way_out=f"It has: {', '.join(splits)}.")
+    validation, test = (split if split in splits else None for split in ("validation", "test"))
+    return HubData(name=name, config=config, validation=validation, test=test)
+
+
 def _fetched(block: HubData, remote: str) -> Any:
     """Load one split through `datasets`, which keeps it on disk; a message of its own is no use to a user."""
     import datasets

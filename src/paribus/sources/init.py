@@ -13,13 +13,15 @@ from pathlib import Path
 
 from paribus.embedded import world
 from paribus.errors import DataError, ModelError, StudyError
-from paribus.sources.blocks import EmbeddedModel, HubModel, ModelBlock, PackageModel, PathModel
+from paribus.sources.blocks import EmbeddedModel, HubData, HubModel, ModelBlock, PackageModel, PathModel
 from paribus.sources.detect import Detected, conversations, detect, lengths
 from paribus.sources.examples import Turn, digest
 from paribus.sources.files import read_rows
 from paribus.sources.first import Sizes, sizes
+from paribus.sources.hub import hub_rows, hub_splits
 from paribus.sources.models import ModelFiles, locate
 
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]*[\w-](:[\w.-]+)?(?<!json)(?<!jsonl)(?<!parquet)(?<!csv)(?<!tsv)")
 SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """The names under which a folder of data files holds each split."""
 
@@ -34,9 +36,10 @@ class Written:
 
 @dataclass(frozen=True)
 class _Data:
-    """What was found of the data: files by split, their form, the training conversations."""
+    """What was found of the data: files by split or a hub name, their form, the training conversations."""
 
     files: dict[str, Path]
+    hub: HubData | None
     detected: Detected | None
     train: list[tuple[Turn, ...]]
     counts: dict[str, int]
@@ -55,7 +58,8 @@ def init(model: str, data: str, out: Path | None = None) -> Written:
     """Write a commented first study for a model and data and say what was decided; never overwrites one.
 
     `model` is `embedded`, a directory, a GGUF file, an installed package or a hub name; `data` is `embedded`,
-    a file, or a folder with train, validation and test files. Raises ModelError, DataError, StudyError.
+    a file, a folder with train, validation and test files, or a hub name. Raises ModelError, DataError,
+    StudyError.
     """
     block = _model(model)
     files = locate(block, Path())
@@ -99,12 +103,19 @@ def _data(name: str) -> _Data:
             (Turn("user", one.prompt), Turn("assistant", one.completion))
             for one in world.examples("train", "same_wording", 128)
         ]
-        return _Data({}, None, train, {"train": 128, "validation": 64, "test": 64})
-    files = _files(Path(name).expanduser())
-    rows = {split: read_rows(path, f"--data ({split})") for split, path in files.items()}
-    detected = detect(rows["train"], files["train"])
+        return _Data({}, None, None, train, {"train": 128, "validation": 64, "test": 64})
+    files, hub = {}, None
+    if HUB_NAME.fullmatch(name) and not Path(name).exists():
+        hub = hub_splits(*name.split(":")) if ":" in name else hub_splits(name, None)
+        given = {"train": hub.train, "validation": hub.validation, "test": hub.test}
+        rows = {split: hub_rows(hub, split, Path()) for split, remote in given.items() if remote}
+    else:
+        files = _files(Path(name).expanduser())
+        rows = {split: read_rows(path, f"--data ({split})") for split, path in files.items()}
+    detected = detect(rows["train"], files.get("train", Path(name)))
     listed = {split: conversations(found, detected) for split, found in rows.items()}
-    return _Data(files, detected, listed["train"], {split: len(found) for split, found in listed.items()})
+    counts = {split: len(found) for split, found in listed.items()}
+    return _Data(files, hub, detected, listed["train"], counts)
 
 
 def _files(path: Path) -> dict[str, Path]:
@@ -180,11 +191,14 @@ def _data_lines(files: ModelFiles, found: _Data, chosen: Sizes, out: Path) -> It
         yield "  source: embedded"
         yield from (f"  {split}_examples: {count}" for split, count in whole.items())
         return
-    yield "  source: files"
+    yield f"  source: {'hub' if found.hub else 'files'}"
     for split, path in found.files.items():
         yield f"  {split}: {json.dumps(_relative(path, out), ensure_ascii=False)}"
+    if found.hub:
+        given = found.hub.model_dump(include={"name", "config", "validation", "test"})
+        yield from (f"  {key}: {json.dumps(value)}" for key, value in given.items())
     for split in ("validation", "test"):
-        if split not in found.files:
+        if split not in found.counts:
             yield _noted(f"  {split}_share: {chosen.share}", "of the prompts, set aside by their hash")
     yield f"  form: {found.detected.form}"
     if found.detected.columns:
