@@ -138,10 +138,7 @@ def test_a_data_set_on_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("datasets.get_dataset_split_names", lambda name, config: ["train", "test"])
     monkeypatch.setattr("datasets.load_dataset", lambda *names, **options: asked)
     block = Study.read(init("embedded", "owner/set:main", tmp_path / "study").path).data.model_dump()
-    named = {
-        key: block[key] for key in ("source", "name", "config", "validation", "test", "validation_share")
-    }
-    assert named == {
+    assert {key: block[key] for key in ("source", "name", "config", "test", "validation_share")} == {
         "source": "hub",
         "name": "owner/set",
         "config": "main",

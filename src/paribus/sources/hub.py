@@ -45,8 +45,8 @@ def hub_splits(name: str, config: str | None) -> HubData:
         ) from fault
     if "train" not in splits:
         raise DataError(f"the data set {name!r} has no split train.", way_out=f"It has: {', '.join(splits)}.")
-    validation, test = (split if split in splits else None for split in ("validation", "test"))
-    return HubData(name=name, config=config, validation=validation, test=test)
+    held = {split: split if split in splits else None for split in ("validation", "test")}
+    return HubData.model_validate({"name": name, "config": config, **held})
 
 
 def _fetched(block: HubData, remote: str) -> Any:
