@@ -82,6 +82,14 @@ def test_a_small_difference_is_equivalent_only_within_the_margin() -> None:
     assert level_contrasts(read(cells, values, margin=None))[0].tost_p is None
 
 
+def test_a_real_difference_within_the_margin_is_negligible() -> None:
+    cells = [cell("0", "full", is_baseline=True), cell("5", "full")]
+    effect = (0.004, 0.0041, 0.0039)
+    values = {f"{a}/full/{s}": s + (effect[s] if a == "5" else 0.0) for a in "05" for s in range(3)}
+    assert level_contrasts(read(cells, values))[0].verdict == "negligible"
+    assert level_contrasts(read(cells, values, margin=0.004))[0].verdict == "worse"
+
+
 def test_an_unfinished_trial_makes_its_arm_conditional_and_never_equivalent() -> None:
     cells = [cell("0", "full", 4, is_baseline=True), cell("5", "full", 4)]
     values = {f"{a}/full/{s}": s + (0.004 if a == "5" and s != 1 else 0.0) for a in "05" for s in range(4)}
@@ -140,7 +148,7 @@ def test_cells_that_differ_in_several_axes_form_a_family_of_their_own() -> None:
     found = cell_contrasts(read(cells, additive(cells)))
     both = found["5", "lora"]
     assert (both.axis, both.level, both.baseline, both.family) == (None, "5, lora", "0, full", "cells")
-    assert found["5", "full"].axis == "alpha"
+    assert (found["5", "full"].axis, found["5", "full"].family) == ("alpha", "cells")
 
 
 def test_without_a_baseline_there_is_nothing_to_compare() -> None:

@@ -16,7 +16,7 @@ from made_results import Effect, curve, effect_of, plan_of, record, usual_outcom
 
 from paribus.compare.answer import short_answer
 from paribus.compare.claim import Claims
-from paribus.compare.figures import curve_rows, forest
+from paribus.compare.figures import curve_panels, forest
 from paribus.compare.findings import Findings
 from paribus.compare.report import report, write_report
 from paribus.plan.design import Plan
@@ -117,11 +117,12 @@ def test_figures_hold_the_numbers_of_the_tables(quickstart: tuple[Plan, Store]) 
     html = report(*quickstart)
     charts = json.loads(re.findall(r'id="charts">(.*?)</script>', html, flags=re.S)[0])
     assert charts["curves"]["axes"] == list(quickstart[0].axes)
-    rows = curve_rows(Findings(*quickstart))
-    assert json.loads(json.dumps(rows)) == charts["curves"]["rows"]
-    last = {(r["cell"], r["group"]): r for r in rows if r["kind"] == "end"}
-    assert last["baseline", "same_wording"]["text"] == "gap +1.15"
-    lines = [r for r in rows if r["kind"] == "line" and r["cell"] == "baseline" and r["split"] == "test"]
+    panels = curve_panels(Findings(*quickstart))
+    assert json.loads(json.dumps(panels)) == charts["curves"]["panels"]
+    base = next(p for p in panels if (p["cell"], p["group"]) == ("baseline", "same_wording"))
+    assert [row["text"] for row in base["rows"] if row["kind"] == "end"] == ["gap +1.15"]
+    lines = [row for row in base["rows"] if row["kind"] == "line"]
+    assert len(lines) == 3 * 8
     assert all(row["low"] <= row["mean"] <= row["high"] and row["seeds"] == 3 for row in lines)
 
 
@@ -238,5 +239,5 @@ def test_one_epoch_has_no_shape_of_overfitting_and_keeps_its_curve(tmp_path: Pat
         record(store, job, readings=lambda j: [r for r in curve(j, effect_of(j)) if r.epoch <= 1])
     findings = Findings(plan, store)
     assert "Overfitting" not in {point.head for point in short_answer(findings)}
-    assert {row["epoch"] for row in curve_rows(findings)} == {0.0, 1.0}
+    assert {row["epoch"] for panel in curve_panels(findings) for row in panel["rows"]} == {0.0, 1.0}
     assert "is U-shaped" not in Reader(report(plan, store)).text

@@ -12,7 +12,7 @@ from paribus.compare.findings import Findings
 from paribus.compare.overfitting import overfitting
 from paribus.statistics import Estimate
 
-Tone = Literal["better", "worse", "equivalent", "undecided", "failed", "note"]
+Tone = Literal["better", "worse", "negligible", "equivalent", "undecided", "failed", "note"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ def _by_verdict(findings: Findings) -> Iterable[Point | None]:
     heads: tuple[tuple[Tone, str, str], ...] = (
         ("better", "Helped", ""),
         ("worse", "Harmed", ""),
+        ("negligible", "Negligible", f"A real difference, but shown to be {margin}:"),
         ("equivalent", "Equivalent", f"Shown to be {margin}, which the study counts as equal:"),
         ("undecided", "Not told apart", "Neither a difference nor equivalence is shown:"),
     )
@@ -85,10 +86,9 @@ def _described(contrast: Contrast) -> str:
     else:
         said = f"{level(contrast)}: {wording.difference(found)}"
     p = f", p\u00a0{_equals(contrast.holm_p)}" if contrast.holm_p is not None else ""
-    note = "; less than the margin" if contrast.within_margin and contrast.verdict != "equivalent" else ""
     arm = contrast.arm
     some = f"; only {arm.finished} of {arm.planned} trials finished" if not arm.complete else ""
-    return f"{said}{p}{note}{some}."
+    return f"{said}{p}{some}."
 
 
 def _size(found: Estimate) -> str:
@@ -136,7 +136,13 @@ def _readings_disagree(findings: Findings) -> Point | None:
         for other in (contrast for contrast in findings.contrasts(at) if not contrast.is_control):
             first = primary[other.axis, other.level]
             decided = {first.verdict, other.verdict}
-            if first.difference and other.difference and len(decided) == 2 and decided & {"better", "worse"}:
+            if (
+                first.difference
+                and other.difference
+                and len(decided) == 2
+                and decided & {"better", "worse"}
+                and "negligible" not in decided
+            ):
                 name = f"{level(other)} is {first.verdict} here"
                 turned.setdefault(name, []).append(f"{other.verdict} at {wording.READING_NAMES[at]}")
     items = tuple(f"{name}, {wording.listed(others)}." for name, others in turned.items())

@@ -20,7 +20,8 @@ from paribus.plan.levels import ABSENT
 if TYPE_CHECKING:
     from paribus.plan.design import Cell
 
-Verdict = Literal["better", "worse", "equivalent", "undecided", "one pair", "no pair"]
+Verdict = Literal["better", "worse", "negligible", "equivalent", "undecided", "one pair", "no pair"]
+"""`negligible`: a real difference, and shown to be smaller than the margin."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +143,14 @@ def level_contrasts(read: Read) -> list[Contrast]:
 
 
 def cell_contrasts(read: Read) -> dict[tuple[str, ...], Contrast]:
-    """Contrast every cell with the baseline cell, by its coordinates; the family is the axis or all cells."""
+    """Contrast every cell with the baseline cell, by its coordinates; in a grid all are one family."""
     base = baseline_of(read.cells)
     others = [cell for cell in read.cells if cell is not base] if base else []
     made = [_contrast(read, *_changed(cell, base), [(cell, base)]) for cell in others if base]
+    if not all(contrast.axis for contrast in made):
+        made = [
+            one if one.is_control or one.family == "study" else replace(one, family="cells") for one in made
+        ]
     places = [tuple(cell.coordinates.values()) for cell in others]
     return dict(zip(places, _adjusted(made, read.rules), strict=True))
 
@@ -222,5 +227,7 @@ def _verdict(contrast: Contrast, holm_p: float | None, rules: Rules) -> Verdict:
     if difference.n < 2:
         return "one pair"
     if holm_p is not None and holm_p < rules.alpha:
+        if contrast.within_margin:
+            return "negligible"
         return "better" if (difference.mean < 0) == contrast.metric.lower_is_better else "worse"
     return "equivalent" if contrast.within_margin else "undecided"

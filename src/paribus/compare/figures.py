@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paribus.compare import answer, wording
 from paribus.compare.claim import Claims, DifferenceCheck, matching
 from paribus.compare.findings import Findings
 from paribus.compare.readings import Curve
 
-if TYPE_CHECKING:
-    from paribus.plan.design import Cell
-
 # Okabe and Ito 2008, "Color Universal Design".
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8a8a8a"
 SPLIT_COLOURS = {"train sample": BLUE, "validation": GREEN, "test": VERMILLION}
 VERDICT_COLOURS = {
-    "better": GREEN, "worse": VERMILLION, "equivalent": BLUE, "undecided": GREY, "one pair": PURPLE,
+    "better": GREEN, "worse": VERMILLION, "equivalent": BLUE, "negligible": BLUE, "undecided": GREY,
+    "one pair": PURPLE,
 }  # fmt: skip
 CURVES = "curves"
 TICK = "datum.value == 0 ? '0' : format(datum.value, '+.2~f')"
@@ -65,11 +63,11 @@ def forest(findings: Findings, claims: Claims) -> dict[str, Any] | None:
 def curves(findings: Findings) -> dict[str, Any] | None:
     """Draw train-sample, validation and test loss by epoch, a panel a cell, the gap shaded and named.
 
-    The data set is filled in by the page, which chooses the cells; see `curve_rows`.
+    The data set is filled in by the page, which chooses the cells; see `curve_panels`.
     """
     import altair as alt
 
-    rows = curve_rows(findings)
+    rows = [row for panel in curve_panels(findings) for row in panel["rows"]]
     if not rows:
         return None
     top = max(row["high"] for row in rows if row["kind"] == "line")
@@ -105,25 +103,23 @@ def curves(findings: Findings) -> dict[str, Any] | None:
     return _spec(panels)
 
 
-def curve_rows(findings: Findings) -> list[dict[str, Any]]:
-    """Return what the curves are drawn from: means over seeds with their range, per cell, group and epoch.
+def curve_panels(findings: Findings) -> list[dict[str, Any]]:
+    """Return what the curves are drawn from, a panel a cell and group: means over seeds with their range.
 
-    `kind` is line (a split's loss), gap (between train sample and test), best (test at the least mean
-    validation loss) or end (the gap at the last epoch). The untrained model, far above the rest, is left to
-    the tables where there are three epochs or more.
+    A panel has `cell` (its name), `order`, `at` (its level on each axis), `group` and `rows`. A row's `kind`
+    is line (a split's loss), gap (between train sample and test), best (test at the least mean validation
+    loss) or end (the gap at the last epoch). The untrained model, far above the rest, is left to the tables
+    where there are three epochs or more.
     """
-    base, rows = findings.baseline, []
+    base, panels = findings.baseline, []
     ordered = sorted(findings.plan.cells, key=lambda cell: not cell.is_baseline)
     for order, cell in enumerate(ordered):
         known = [findings.curves[k] for k in cell.trials.values() if k in findings.curves]
         for group in known[0].groups("test") if known else []:
             head = {"cell": wording.cell_name(cell, base), "order": order, "group": group}
-            rows += [head | _at(cell) | row for row in _cell_rows(known, group)]
-    return rows
-
-
-def _at(cell: Cell) -> dict[str, Any]:
-    return {"at": list(cell.coordinates.values())}
+            at = list(cell.coordinates.values())
+            panels.append(head | {"at": at, "rows": _cell_rows(known, group)})
+    return panels
 
 
 def _cell_rows(known: list[Curve], group: str) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ from paribus.compare.sheets import Column, Sheet
 from paribus.statistics import Estimate
 
 GLYPHS = {
-    "better": "▲", "worse": "▼", "equivalent": "≈", "undecided": "?", "one pair": "1", "no pair": "–",
+    "better": "▲", "worse": "▼", "negligible": "≈", "equivalent": "≈", "undecided": "?",
+    "one pair": "1", "no pair": "–",
     "supported": "✓", "contradicted": "✗", "inconclusive": "?", "not run": "–", "baseline": "●",
     "failed": "!",
 }  # fmt: skip

@@ -62,7 +62,7 @@ def _charts(findings: Findings, claims: Claims) -> dict[str, Any]:
     if curves and findings.baseline:
         made["curves"] = {
             "spec": curves,
-            "rows": figures.curve_rows(findings),
+            "panels": figures.curve_panels(findings),
             "axes": findings.axes,
             "base": list(findings.baseline.coordinates.values()),
         }

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from paribus.plan.design import Plan
     from paribus.record.store import Recorded, Store
 
-VERDICT_STYLE = {"better": "green", "worse": "red", "equivalent": "cyan"}
+VERDICT_STYLE = {"better": "green", "worse": "red", "equivalent": "cyan", "negligible": "cyan"}
 SCHEMA = 1
 
 

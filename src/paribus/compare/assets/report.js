@@ -26,25 +26,24 @@ async function embed(place, spec) {
 }
 
 // The curves: one axis is laid out side by side, every other axis is held at the level chosen above the figure.
-function curves(place, { spec, rows, axes, base }) {
+function curves(place, { spec, panels, axes, base }) {
   const pick = (name) => document.querySelector(`[data-curves="${name}"]`);
   const chosen = () => {
     const across = Number(pick("axis")?.value ?? 0);
     const at = axes.map((axis, i) => pick(`at-${i}`)?.value ?? base[i]);
-    return { across, at, group: pick("group")?.value ?? rows[0].group };
+    return { across, at, group: pick("group")?.value ?? panels[0].group };
   };
   const draw = () => {
     const { across, at, group } = chosen();
     axes.forEach((axis, i) => {
       const box = document.querySelector(`[data-curves-box="at-${i}"]`);
-      const combined = rows.some((row) => row.at.filter((level, j) => level !== base[j]).length > 1);
+      const combined = panels.some((panel) => panel.at.filter((level, j) => level !== base[j]).length > 1);
       if (box) box.hidden = i === across || !combined;
     });
-    const shown = rows.filter(
-      (row) => row.group === group && row.at.every((level, i) => across < 0 || i === across || level === at[i]));
+    const shown = panels.filter((panel) =>
+      panel.group === group && panel.at.every((level, i) => across < 0 || i === across || level === at[i]));
     const columns = Math.max(1, Math.floor((place.clientWidth - 50) / 242));
-    const values = shown.map(({ at: place, ...row }) => row);
-    place.querySelector(".empty")?.remove();
+    const values = shown.flatMap(({ cell, order, rows }) => rows.map((row) => ({ cell, order, ...row })));
     return embed(place, { ...spec, columns, datasets: { curves: values } });
   };
   document.querySelectorAll("[data-curves]").forEach((select) => select.addEventListener("change", draw));
