@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -221,8 +222,11 @@ def test_a_control_tests_the_test_and_is_no_finding(tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
     for job in plan.jobs:
         harm = Effect(shift=1.0) if job.trial.precision.kind == "fp8" else effect_of(job)
-        record(store, job, readings=lambda j, e=harm: curve(j, e))
+        slow = replace(harm, speed=0.01) if harm.shift == 1 else harm
+        record(store, job, readings=lambda j, e=slow: curve(j, e))
     findings = Findings(plan, store)
+    assert findings.common_level is not None
+    assert findings.common_level < 1
     points = {point.head: point for point in short_answer(findings)}
     assert points["In one sentence"].text.startswith("Of 1 level on 1 axis, 1 improved and none worsened")
     assert "planted on purpose was seen" in points["Control"].text

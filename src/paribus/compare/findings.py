@@ -97,8 +97,9 @@ class Findings:
 
     @cached_property
     def common_level(self) -> float | None:
-        """Return the train-sample loss that every finished trial reaches."""
-        return common_train_loss(self.curves.values())
+        """Return the train-sample loss that every finished trial reaches; controls, made to fail, aside."""
+        arms = {k for cell in self.plan.cells if not cell.is_control for k in cell.trials.values()}
+        return common_train_loss(curve for k, curve in self.curves.items() if k in arms)
 
     @property
     def baseline(self) -> Cell | None:
