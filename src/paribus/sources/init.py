@@ -62,7 +62,14 @@ def init(model: str, data: str, out: Path | None = None) -> Written:
     StudyError.
     """
     block = _model(model)
-    files = locate(block, Path())
+    try:
+        files = locate(block, Path())
+    except ModelError as fault:
+        if not isinstance(block, HubModel):
+            raise
+        raise ModelError(
+            f"there is no directory {model!r}, and {fault.message}", way_out=fault.way_out, place=fault.place
+        ) from fault
     found = _data(data)
     folder = out or Path("experiments") / _slug(f"{Path(model).stem}_{Path(data).stem}")
     target = folder / "study.yaml"

@@ -40,7 +40,7 @@ def _heading(inspection: Inspection) -> Text:
     ends = " ".join(inspection.end_tokens) or "none"
     rendered = "by the chat template" if inspection.rendering == "chat" else "plain"
     text = Text.assemble(("Data of ", ""), (inspection.study, "bold"), "\n")
-    text.append(f"rendered {rendered} · loss on {inspection.loss_on} · ")
+    text.append(f"rendered {rendered} · loss on {inspection.loss_on}\n")
     return text.append(f"at most {inspection.max_length:,}{context} tokens · end of text: {ends}\n")
 
 
