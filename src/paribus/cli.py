@@ -76,7 +76,7 @@ def run(
     from paribus.run import supervisor
 
     plan, store = _open(study, results)
-    options = supervisor.Options.parse(max_workers=max_workers, retry=retry, only=only)
+    options = supervisor.Options.parse(max_workers, retry, only, accept_change=accept_change)
     here = machine()
     screen.show_plan(plan, store, here, err)
     lock.check_change(plan, store.root, accept=accept_change)

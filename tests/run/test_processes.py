@@ -14,6 +14,7 @@ import synthetic
 
 from paribus.record import lease
 from paribus.record.attempt import read_end
+from paribus.record.result import Killed
 from paribus.record.store import Store
 from paribus.run.supervisor import run_jobs
 
@@ -21,6 +22,7 @@ SUPERVISE = """
 import sys
 from pathlib import Path
 import synthetic
+from paribus.record.result import Killed
 from paribus.record.store import Store
 from paribus.run.supervisor import run_jobs
 base, *preload = sys.argv[1:]
@@ -102,6 +104,24 @@ def _resumes(base):
     for seed in range(3):
         synthetic.behave(base, seed)
     assert run_jobs(jobs, base, store, synthetic.MACHINE, synthetic.options()).outcomes == {"finished": 3}
+
+
+def test_a_killed_server_takes_its_workers_along_and_the_run_goes_on(tmp_path):
+    synthetic.behave(tmp_path, 0, "finish", seconds=3)
+    process = supervisor(tmp_path)
+    await_begin(tmp_path)
+    server, workers = None, {line[2] for line in synthetic.journal(tmp_path)}
+    for one in family(process):
+        if str(one.pid) in workers:
+            server = one.parent()
+    assert server is not None
+    server.kill()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "overlap" not in [line[0] for line in synthetic.journal(tmp_path)]
+    store = Store(tmp_path / "results")
+    ends = [read_end(lease.numbered(store.folder(job.trial_id) / "attempts", 1)) for job in synthetic.jobs(3)]
+    assert Killed() in [end.outcome for end in ends if end]
 
 
 def test_a_run_is_stopped_while_libraries_load(tmp_path):

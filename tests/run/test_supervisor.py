@@ -12,6 +12,7 @@ from paribus.record import lease
 from paribus.record.attempt import Attempt, Rules, open_attempt, read_end
 from paribus.record.result import Crashed, Killed, OutOfMemory, Unsupported
 from paribus.record.store import Store
+from paribus.run import ending
 from paribus.run.engine.local import WorkerError
 from paribus.run.options import Options, selected
 from paribus.run.supervisor import run_jobs
@@ -267,3 +268,20 @@ def test_words_of_the_command_line():
     with pytest.raises(StudyError) as caught:
         Options.parse(retry="kiled")
     assert "killed" in caught.value.way_out
+
+
+def test_a_worker_that_the_kernel_ended_for_lack_of_memory_says_so(base, monkeypatch, tmp_path):
+    (job,) = synthetic.jobs(1)
+    counter = tmp_path / "vmstat"
+    counter.write_text("nr_free_pages 7\noom_kill 3\n")
+    monkeypatch.setattr(ending, "VMSTAT", counter)
+    synthetic.behave(base.folder, 0, "die")
+
+    def hear(event):
+        if event.kind == "started":
+            counter.write_text("nr_free_pages 7\noom_kill 4\n")
+
+    run_jobs([job], base.folder, base.store, synthetic.MACHINE, synthetic.options(), listener=hear)
+    first, second = base.ends(job)
+    assert first.warnings == (ending.SHORT_OF_MEMORY,)
+    assert second.warnings == ()

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
@@ -71,15 +71,9 @@ class Attempt:
     def folder(self) -> Path:
         return lease.numbered(attempts_of(self.store, self.job.trial_id), self.number)
 
-    def end(self, outcome: Outcome | None, published: bool = False, blameless: bool = False) -> None:
+    def end(self, outcome: Outcome | None, published: bool = False, **more: Any) -> None:
         """Write down what came of it, unless its worker has done so."""
-        end = End(
-            attempt=self.number,
-            outcome=outcome,
-            published=published,
-            ended=lease.now(),
-            blameless=blameless,
-        )
+        end = End(attempt=self.number, outcome=outcome, published=published, ended=lease.now(), **more)
         write_end(self.folder, end)
 
     def release(self) -> None:

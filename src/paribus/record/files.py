@@ -71,12 +71,12 @@ def _write_aside(path: Path, data: bytes) -> Path:
 
 
 def left_over(folder: Path) -> list[Path]:
-    """Find temporary files in a folder and two levels below it, of killed writers or of some still at work."""
+    """Remove temporary files of killed writers, if that many seconds old; at 0 nobody may be writing."""
     return [path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}{TEMPORARY}*")]
 
 
 def sweep(folder: Path, older_than: float = 0) -> None:
-    """Remove temporary files that killed writers left, if so many seconds old; at 0 nobody may be writing."""
+    """Remove temporary files that killed writers left, that old in seconds; at 0 nobody may be writing."""
     for path in left_over(folder):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - path.stat().st_mtime >= older_than:

@@ -25,7 +25,7 @@ from paribus.record.result import Killed
 from paribus.record.store import Store
 from paribus.run import preparation
 from paribus.run.devices import Slot, slots, thread_environment
-from paribus.run.ending import end_attempt, take_in
+from paribus.run.ending import end_attempt, memory_kills, take_in
 from paribus.run.engine.local import Local, Worker
 from paribus.run.events import Clock, Event, Listener, Summary, Tally, Underway, count
 from paribus.run.interrupts import Interrupts
@@ -56,11 +56,12 @@ def run(
     nothing is lost, and the same call goes on from there. Raises RecordError where results cannot be written,
     StudyError where `only` names no trial, WorkerError where no worker can start.
     """
-    from paribus.plan.lock import write_lock
+    from paribus.plan.lock import check_change, write_lock
     from paribus.plan.preflight import obstacles
 
     options = options or Options()
     jobs = selected(plan.jobs, options.only)
+    check_change(plan, store.root, options.accept_change)
     store.prepare()
     write_lock(plan, store.root)
     hindered = obstacles(plan, machine)
@@ -92,6 +93,7 @@ class Running:
     slot: Slot
     began: float
     reader: ProgressReader
+    memory_kills: int
 
 
 class Supervisor:
@@ -117,10 +119,10 @@ class Supervisor:
 
     def run(self, hindered: Mapping[str, Settings]) -> Summary:
         """Run what is to be run; `hindered` trials are recorded as unsupported instead."""
-        self._prepare(hindered)
         with Interrupts() as interrupts:
             try:
-                if self.todo and self._load(interrupts):
+                self._prepare(hindered)
+                if self.todo and not interrupts.happened and self._load(interrupts):
                     self._loop(interrupts)
             except BaseException:
                 self._stop()
@@ -196,7 +198,8 @@ class Supervisor:
             attempt.release()
             raise
         reader = ProgressReader(attempt.folder / "progress.jsonl")
-        self.running[attempt.job.trial_id] = Running(attempt, worker, slot, time.monotonic(), reader)
+        begun = Running(attempt, worker, slot, time.monotonic(), reader, memory_kills())
+        self.running[attempt.job.trial_id] = begun
         self.started += 1
         self._tell("started", attempt.job, attempt=attempt.number)
 
@@ -224,7 +227,7 @@ class Supervisor:
         job, attempt = running.attempt.job, running.attempt
         seconds = time.monotonic() - running.began
         try:
-            end = take_in(attempt, running.worker.exit_code(), self.rules)
+            end = take_in(attempt, running.worker.exit_code(), self.rules, running.memory_kills)
         finally:
             del self.running[job.trial_id]
             attempt.release()

@@ -59,7 +59,8 @@ def verify(
 ) -> list[Comparison]:
     """Rerun `sample` of the finished trials and compare what each run must repeat.
 
-    The choice depends on the trials' ids alone and takes a trial of every cell before a second of any.
+    The choice depends on the trials' ids alone and takes a trial of every cell before a second of any. Raises
+    KeyboardInterrupt where it was stopped.
     """
     recorded = {
         trial_id: one for trial_id, one in store.recorded().items() if one.result.identity is not None
@@ -69,7 +70,8 @@ def verify(
         again = Store(Path(folder) / "results")
         options = replace(options or Options(), scratch=Path(folder) / "weights")
         jobs = [job.model_copy(update={"keep": "none"}) for job in chosen]
-        run_jobs(jobs, plan.study.folder, again, machine, options)
+        if run_jobs(jobs, plan.study.folder, again, machine, options).interrupted:
+            raise KeyboardInterrupt
         found = again.recorded()
     return [compare(recorded[job.trial_id], found.get(job.trial_id)) for job in chosen]
 

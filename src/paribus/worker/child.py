@@ -91,6 +91,7 @@ def _settle_down(order: Order) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the server blocks it
     os.environ.clear()
     os.environ.update(order.environment)
     log = os.open(order.attempt / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

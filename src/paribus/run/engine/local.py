@@ -16,6 +16,7 @@ from multiprocessing import connection, forkserver, resource_tracker
 from typing import Any
 
 from paribus.errors import ParibusError
+from paribus.run.interrupts import SIGNALS
 from paribus.worker import child
 
 _settings_of_server: list[object] = []
@@ -35,6 +36,9 @@ class Worker:
 
     process: Any
 
+    SERVER_GONE = 255
+    """The exit code of a child whose server was killed, so that nobody knows what became of it."""
+
     @property
     def sentinel(self) -> int:
         return self.process.sentinel
@@ -42,8 +46,7 @@ class Worker:
     def exit_code(self) -> int:
         """Wait for the end and return the exit code, negative for a signal.
 
-        Closing the process closes the pipe that the child watches, so it ends even where its server was
-        killed and could not say what became of it.
+        Closing the process closes the pipe that the child watches, so it ends even where its server is gone.
         """
         self.process.join()
         code = self.process.exitcode
@@ -175,12 +178,12 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Start the server deaf to Ctrl-C, which a terminal sends to every process: its supervisor ends it.
+    """Start the server deaf to Ctrl-C and its like, which reach every process: its supervisor ends it.
 
     A blocked signal is inherited, and one that arrives meanwhile is not lost to this process.
     """
-    resource_tracker.ensure_running()  # starting it unblocks SIGINT, so it comes first
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # starting it unblocks signals, so it comes first
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
