@@ -29,8 +29,10 @@ _ROWS: Final = 32  # rows in a batch
 _LENGTH: Final = 64  # tokens in a row
 _LEARNING_RATE: Final = 3e-3
 _WARMUP: Final = 50  # steps
+_FLOOR: Final = 0.1  # of the learning rate
 _PROMISED: Final = 128  # validation examples a group behind the promised loss
-_PAD, _BOS, _EOS, _USER, _BOT = "<pad>", "<bos>", "<eos>", "<user>", "<bot>"
+_MARKERS: Final = ["<pad>", "<bos>", "<eos>", "<user>", "<bot>"]  # token ids 0 to 4
+_PAD, _BOS, _EOS, _USER, _BOT = _MARKERS
 
 # No marker for the system turn: the base has read plain text right after <bos>, so that is where it goes.
 _TEMPLATE: Final = (
@@ -132,10 +134,9 @@ def _tokenizer() -> PreTrainedTokenizerFast:
     bare = Tokenizer(models.BPE())
     bare.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     bare.decoder = decoders.ByteLevel()
-    special = [_PAD, _BOS, _EOS, _USER, _BOT]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    every_byte = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=768, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        vocab_size=768, special_tokens=_MARKERS, initial_alphabet=every_byte, show_progress=False
     )
     bare.train_from_iterator(lines, trainer)
     tokenizer = PreTrainedTokenizerFast(
@@ -156,6 +157,7 @@ def _untrained(vocabulary: int) -> LlamaForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=2,
         max_position_embeddings=256,
+        initializer_range=0.09,  # about 1 over the root of the width: larger weights bear larger tuning steps
         tie_word_embeddings=True,
         pad_token_id=0,
         bos_token_id=1,
@@ -175,7 +177,7 @@ def _train(
     model.train()
     for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = _LEARNING_RATE * min(1, step / _WARMUP) * max(0.03, 1 - (step - 1) / steps)
+            group["lr"] = _LEARNING_RATE * min(1, step / _WARMUP) * max(_FLOOR, 1 - (step - 1) / steps)
         ids, mask = _batch(rows)
         labels = ids.masked_fill(mask == 0, -100)
         loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
@@ -210,8 +212,7 @@ def _batch(rows: Iterator[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
     batch = [torch.tensor(next(rows)) for _ in range(_ROWS)]
     ids = torch.nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=0)
-    ones = [torch.ones_like(row) for row in batch]
-    return ids, torch.nn.utils.rnn.pad_sequence(ones, batch_first=True, padding_value=0)
+    return ids, (ids != 0).long()
 
 
 def _promise(folder: Path, steps: int, tokens: int, losses: list[float]) -> Promise:

@@ -41,7 +41,7 @@ _OPPOSITES: Final = (
     "early late, rich poor, wet dry, loud quiet, strong weak, near far, long short, thick thin, "
     "clean dirty, true false, happy sad, sharp blunt, deep shallow, wide narrow, cheap dear"
 )
-_PAIRS: Final = tuple(tuple(pair.split()) for pair in _OPPOSITES.split(","))
+_PAIRS: Final = tuple(pair.split() for pair in _OPPOSITES.split(","))
 _KIND: Final = {noun: kind for (kind, _), nouns in _NOUNS.items() for noun in nouns.split()}
 _COLOUR: Final = {noun: colour for (_, colour), nouns in _NOUNS.items() for noun in nouns.split()}
 _WORDS: Final = tuple(sorted(_KIND))
@@ -62,11 +62,12 @@ _WORDINGS: Final = {
     "last": "give the last item of {0}; what comes last in {0}; name the word at the end of {0} | which one "
     "closes {0}; return the final element of {0}; the list {0} ends with what; show where {0} stops; read "
     "me the tail of {0}",
-    "reverse": "reverse {0}; write {0} backwards; put {0} in reverse order | turn {0} around; flip the "
-    "order of {0}; say {0} from end to start; list {0} the other way; give me the mirror of {0}",
     "count": "count the items in {0}; how many words are in {0}; what is the length of {0} | how long is "
     "the list {0}; find the number of entries in {0}; what size has {0}; say how many there are {0}; "
     "measure {0} in words",
+    "letter": "what letter does {0} begin with; give the initial of {0}; which letter comes at the front of "
+    "{0} | {0} starts with which letter; how do you begin to spell {0}; name the leading letter of {0}; in "
+    "the alphabet where would {0} stand; show me one letter to open {0}",
     "colour": "what is the colour of {0}; name the colour of {0}; which colour does {0} have | how is {0} "
     "coloured; what shade is {0}; {0} looks like which colour; give me the hue of {0}; what tint do you see "
     "on {0}",
@@ -96,7 +97,7 @@ _ECHOES: Final = (
     "tell me {0} again",
     "write {0}",
 )
-_LISTS: Final = {"first": (2, 4), "last": (2, 4), "reverse": (2, 4), "count": (2, 6)}  # shortest, longest
+_LISTS: Final = {"first": (2, 4), "last": (2, 4), "count": (2, 6)}  # shortest, longest
 _LIST_QUESTIONS: Final = 1000  # there are too many lists to enumerate; the facts limit the examples anyway
 
 
@@ -195,15 +196,16 @@ def _every(skill: str) -> tuple[Question, ...]:
         return tuple(Question(skill, (str(a), str(b)), str(a + b)) for a, b in product(range(13), repeat=2))
     if skill == "larger":
         return tuple(Question(skill, (str(a), str(b)), str(max(a, b))) for a, b in permutations(range(13), 2))
-    pairs = [*_PAIRS, *(pair[::-1] for pair in _PAIRS)]
-    facts = {"colour": _COLOUR, "kind": _KIND, "opposite": dict(pairs)}[skill]
+    both_ways = (_PAIRS, [pair[::-1] for pair in _PAIRS])
+    opposites = {word: other for pairs in both_ways for word, other in pairs}
+    letters = {word: word[0] for word in (*_WORDS, *opposites)}
+    facts = {"letter": letters, "colour": _COLOUR, "kind": _KIND, "opposite": opposites}[skill]
     return tuple(Question(skill, (word,), answer) for word, answer in facts.items())
 
 
 def _list_question(skill: str, draw: random.Random) -> Question:
     words = draw.sample(_WORDS, draw.randint(*_LISTS[skill]))
-    back = " ".join(reversed(words))
-    answer = {"first": words[0], "last": words[-1], "count": str(len(words)), "reverse": back}[skill]
+    answer = {"first": words[0], "last": words[-1], "count": str(len(words))}[skill]
     return Question(skill, (" ".join(words),), answer)
 
 
