@@ -57,7 +57,7 @@ def forest(findings: Findings, claims: Claims) -> dict[str, Any] | None:
     if claimed:
         diamonds = alt.Chart(alt.Data(values=claimed)).mark_point(shape="diamond", size=90, strokeWidth=2)
         layers.append(diamonds.encode(y=order, x="claimed:Q", color=alt.value(PURPLE), tooltip="claim:N"))
-    return _spec(alt.layer(*layers).properties(width="container", height=alt.Step(30)))
+    return _spec(alt.layer(*layers).properties(width="container", height=30 * len(rows)))
 
 
 def curves(findings: Findings) -> dict[str, Any] | None:
