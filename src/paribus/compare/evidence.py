@@ -40,7 +40,7 @@ def evidence(findings: Findings) -> str:
         "evidence", "Evidence that each technique took effect",
         "<p>Taken from the first finished seed of a cell; every trial's own proof stands in its "
         "<code>result.json</code>.</p>",
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Evidence"><table><thead>{head}</thead>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Evidence"><table class="ids"><thead>{head}</thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>",
     )  # fmt: skip
 

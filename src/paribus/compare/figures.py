@@ -70,9 +70,8 @@ def curves(findings: Findings) -> dict[str, Any] | None:
     rows = [row for panel in curve_panels(findings) for row in panel["rows"]]
     if not rows:
         return None
-    top = max(row["high"] for row in rows if row["kind"] == "line")
-    low = min(row["low"] for row in rows if row["kind"] == "line")
-    y = alt.Y("mean:Q", title="loss, nats per token", scale=alt.Scale(domain=[min(low, 0.0), top * 1.03]))
+    low, top = _loss_range(rows)
+    y = alt.Y("mean:Q", title="loss, nats per token", scale=alt.Scale(domain=[low, top], nice=False))
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1, grid=False))
     names = list(SPLIT_COLOURS)
     colour = alt.Color(
@@ -89,10 +88,12 @@ def curves(findings: Findings) -> dict[str, Any] | None:
     gap = base.transform_filter("datum.kind == 'gap'")
     tooltip = ["split:N", alt.Tooltip("epoch:Q"), alt.Tooltip("mean:Q", format=".3f"), "seeds:Q"]
     layered = alt.layer(
-        gap.mark_area(opacity=0.09, color=GREY).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
-        lines.mark_area(opacity=0.22).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour),
-        lines.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour, strokeDash=dash, tooltip=tooltip),
-        best.mark_point(size=70, filled=False, strokeWidth=2, color=VERMILLION).encode(x=x, y=y),
+        gap.mark_area(opacity=0.09, color=GREY, clip=True).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
+        lines.mark_area(opacity=0.22, clip=True).encode(x=x, y=alt.Y("low:Q"), y2="high:Q", color=colour),
+        lines.mark_line(strokeWidth=2, clip=True).encode(
+            x=x, y=y, color=colour, strokeDash=dash, tooltip=tooltip
+        ),
+        best.mark_point(clip=True, size=70, filled=False, strokeWidth=2, color=VERMILLION).encode(x=x, y=y),
         ends.mark_rule(strokeWidth=1.5, color=GREY).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
         ends.mark_text(align="right", dy=-10, fontSize=11.5).encode(x=x, y="mean:Q", text="text:N"),
         data=alt.NamedData(CURVES),
@@ -120,6 +121,14 @@ def curve_panels(findings: Findings) -> list[dict[str, Any]]:
             at = list(cell.coordinates.values())
             panels.append(head | {"at": at, "rows": _cell_rows(known, group)})
     return panels
+
+
+def _loss_range(rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Choose one scale for all panels: from the second epoch on all fits, a slow start may leave it."""
+    lines = [row for row in rows if row["kind"] == "line"]
+    epochs = sorted({row["epoch"] for row in lines})
+    settled = [row for row in lines if len(epochs) < 3 or row["epoch"] >= epochs[1]]
+    return min(0.0, *(row["low"] for row in lines)), 1.08 * max(row["high"] for row in settled)
 
 
 def _cell_rows(known: list[Curve], group: str) -> list[dict[str, Any]]:

@@ -168,7 +168,8 @@ def _curves_figure(findings: Findings) -> str:
         f"<h3>Curves</h3>{choices.curve_controls(findings)}"
         '<figure><div class="canvas"><div id="curves" aria-busy="true"></div></div>'
         f"<figcaption>{keys}<br>Mean over seeds, band from least to greatest. Grey: the gap between test and "
-        "the training sample, both with noise off. Circle: test at the epoch of least mean validation loss."
+        "the training sample, both with noise off. Circle: test at the epoch of least mean validation loss. "
+        "One scale for all panels; a slow first epoch may leave it at the top."
         "</figcaption></figure>"
     )
 

@@ -65,7 +65,10 @@ def comparison(findings: Findings) -> Sheet:
         f"{_percent(findings)} t intervals over seeds, differences paired by seed."
     )
     if findings.rules.margin:
-        note += f" Equivalent: within ±{findings.rules.margin:g} by two one-sided tests."
+        level = f"{2 * findings.rules.confidence - 1:.0%}".replace("%", "\u00a0%")
+        note += (
+            f" Equivalent: the {level} interval, two one-sided tests, is within ±{findings.rules.margin:g}."
+        )
     return Sheet("comparison", f"Every cell at {reading}", columns, tuple(rows), note)
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 VERDICT_STYLE = {"better": "green", "worse": "red", "equivalent": "cyan", "negligible": "cyan"}
 SCHEMA = 1
+NOT_IN_TERMINAL = {"rate", "fisher_p", "relative"}
+"""Columns that only a wider page has room for."""
 
 
 def all_sheets(findings: Findings, claims: Claims) -> list[Sheet]:
@@ -51,7 +53,8 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
             shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
             console.print(_rich(shown))
             starred = " * conditional: some trials of this arm did not finish." if _starred(sheet) else ""
-            console.print(f"[dim]{escape(sheet.note + starred)}[/]\n", highlight=False)
+            note = "" if sheet.name == "failures" else sheet.note + starred
+            console.print(f"[dim]{escape(note)}[/]\n" if note else "", highlight=False)
     if findings.missing:
         console.print(f"{len(findings.missing)} of {len(plan.jobs)} trials have no recorded outcome yet.")
 
@@ -159,15 +162,16 @@ def _spread(prefix: str, estimate: Any, name: str) -> dict[str, Any]:
 
 def _rich(sheet: Sheet) -> Table:
     table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in sheet.columns:
+    columns = [column for column in sheet.columns if column.key not in NOT_IN_TERMINAL]
+    for column in columns:
         left = column.kind in ("text", "level", "verdict")
-        table.add_column(escape(column.title), justify="left" if left else "right")
+        table.add_column(escape(column.title), justify="left" if left else "right", no_wrap=not left)
     group = None
     for row in sheet.rows:
         if row.get("group") != group:
             group = row["group"]
             table.add_row(Text(str(group), style="bold"))
-        table.add_row(*(_rich_cell(row, column) for column in sheet.columns))
+        table.add_row(*(_rich_cell(row, column) for column in columns))
     return table
 
 
