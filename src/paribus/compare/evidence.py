@@ -40,8 +40,8 @@ def evidence(findings: Findings) -> str:
         "evidence", "Evidence that each technique took effect",
         "<p>Taken from the first finished seed of a cell; every trial's own proof stands in its "
         "<code>result.json</code>.</p>",
-        f'<div class="scroll" tabindex="0" role="region" aria-label="Evidence"><table class="ids"><thead>{head}</thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>",
+        '<div class="scroll" tabindex="0" role="region" aria-label="Evidence"><table class="ids">'
+        f"<thead>{head}</thead><tbody>{''.join(rows)}</tbody></table></div>",
     )  # fmt: skip
 
 
@@ -110,10 +110,12 @@ def _flattened(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, A
 
 
 def _facts(proof: Mapping[str, Any]) -> str:
-    shown = [
-        f"{text(key.replace('_', ' '))} <b>{text(_short(value))}</b>" for key, value in _flattened(proof)
-    ]
-    return " · ".join(shown)
+    known = [(key, value) for key, value in _flattened(proof) if value not in (None, "", [])]
+    return " · ".join(f"{text(_words(key))} <b>{text(_short(value))}</b>" for key, value in known)
+
+
+def _words(key: str) -> str:
+    return key.replace("_", " ").replace(".", ", ")
 
 
 def _short(value: Any) -> str:

@@ -15,10 +15,11 @@ from rich.text import Text
 
 from paribus.compare import beside, sheets, wording
 from paribus.compare.claim import Claims, read_claims
-from paribus.compare.findings import Findings, reason
-from paribus.compare.readings import READINGS, Metric
+from paribus.compare.findings import CellFindings, Findings, reason
+from paribus.compare.readings import READINGS
 from paribus.compare.sheets import Column, Sheet
 from paribus.record.table import coordinates
+from paribus.statistics import Estimate
 
 if TYPE_CHECKING:
     from paribus.plan.design import Plan
@@ -83,23 +84,28 @@ def csv(plan: Plan, store: Store) -> str:
     out = io.StringIO()
     writer = csv_module.DictWriter(out, [*header, "trials"], lineterminator="\n")
     writer.writeheader()
-    for cell in findings.cells:
-        row: dict[str, Any] = dict(cell.cell.coordinates)
-        row |= {"finished": cell.finished, "planned": cell.planned, "trials": " ".join(cell.trials)}
-        for at, estimate in cell.estimates.items():
-            row |= _spread(str(at) + "_", estimate, "mean")
-        if cell.contrast is not None and cell.contrast.difference is not None:
-            found = cell.contrast
-            row |= {("difference" + k): v for k, v in _spread("_", found.difference, "").items()}
-            row["difference"] = row.pop("difference_")
-            row |= {
-                "p": found.difference and found.difference.p,
-                "p_holm": found.holm_p,
-                "p_tost": found.tost_p,
-            }
-        row["verdict"] = cell.contrast.verdict if cell.contrast else "baseline"
-        writer.writerow(row)
+    writer.writerows(_csv_row(cell) for cell in findings.cells)
     return out.getvalue()
+
+
+def _csv_row(cell: CellFindings) -> dict[str, Any]:
+    row: dict[str, Any] = dict(cell.cell.coordinates)
+    row |= {"finished": cell.finished, "planned": cell.planned, "trials": " ".join(cell.trials)}
+    for at, estimate in cell.estimates.items():
+        row |= _spread(at, estimate) | {f"{at}_mean": estimate.mean}
+    found = cell.contrast
+    if found is None:
+        return row | {"verdict": "baseline"}
+    if found.difference is not None:
+        row |= _spread("difference", found.difference) | {"difference": found.difference.mean}
+        row |= {"p": found.difference.p, "p_holm": found.holm_p, "p_tost": found.tost_p}
+    return row | {"verdict": found.verdict}
+
+
+def _spread(name: str, estimate: Estimate) -> dict[str, Any]:
+    ends = estimate.interval
+    found: dict[str, Any] = {f"{name}_n": estimate.n}
+    return found | ({f"{name}_low": ends.low, f"{name}_high": ends.high} if ends else {})
 
 
 def rows(plan: Plan, store: Store) -> dict[str, Any]:
@@ -152,12 +158,6 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
     "number": lambda value: f"{value:.3g}",
     "level": wording.level_name,
 }
-
-
-def _spread(prefix: str, estimate: Any, name: str) -> dict[str, Any]:
-    ends = estimate.interval
-    found = {f"{prefix}{name}": estimate.mean, f"{prefix}n": estimate.n}
-    return found | ({f"{prefix}low": ends.low, f"{prefix}high": ends.high} if ends else {})
 
 
 def _rich(sheet: Sheet) -> Table:
@@ -246,4 +246,4 @@ def _grouped(row: Mapping[str, Any]) -> dict[str, str]:
     return {"group": str(row["group"])} if "group" in row else {}
 
 
-__all__ = ["Metric", "all_sheets", "csv", "latex", "rows", "terminal", "text"]
+__all__ = ["all_sheets", "csv", "latex", "rows", "terminal", "text"]
