@@ -52,7 +52,7 @@ def show_plan(
         marks = [_coordinate(cell, axis) for axis in axes]
         table.add_row(*marks, str(len(cell.trials)), state)
     console.print(table)
-    reasons = {f"{block.technique}: {block.reason} {block.way_out}" for block in blocked.values()}
+    reasons = {f"{block.technique}: {block.reason}; {block.way_out}" for block in blocked.values()}
     for reason in sorted(reasons):
         console.print(f"[yellow]unsupported[/] {escape(reason)}", soft_wrap=True, highlight=False)
     for excluded in plan.excluded:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -52,7 +53,7 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
     for sheet in all_sheets(findings, claims):
         if sheet.name in wanted:
             shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
-            console.print(_rich(shown))
+            console.print(_fitting(shown, console))
             starred = " * conditional: some trials of this arm did not finish." if _starred(sheet) else ""
             note = "" if sheet.name == "failures" else sheet.note + starred
             console.print(f"[dim]{escape(note)}[/]\n" if note else "", highlight=False)
@@ -160,24 +161,35 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
 }
 
 
-def _rich(sheet: Sheet) -> Table:
+def _fitting(sheet: Sheet, console: Console) -> Table:
+    """Return the table in one line a row, or with intervals under means where the screen is narrow."""
+    wide = _rich(sheet, narrow=False)
+    needs = Measurement.get(console, console.options.update(max_width=1000), wide).maximum
+    return wide if needs <= console.width else _rich(sheet, narrow=True)
+
+
+def _rich(sheet: Sheet, narrow: bool) -> Table:
     table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
     columns = [column for column in sheet.columns if column.key not in NOT_IN_TERMINAL]
     for column in columns:
         left = column.kind in ("text", "level", "verdict")
-        table.add_column(escape(column.title), justify="left" if left else "right", no_wrap=not left)
+        whole = column.kind == "verdict" or not (left or narrow)
+        justify = "left" if left else "right"
+        table.add_column(escape(column.title), justify=justify, no_wrap=whole, overflow="fold")
     group = None
     for row in sheet.rows:
         if row.get("group") != group:
             group = row["group"]
             table.add_row(Text(str(group), style="bold"))
-        table.add_row(*(_rich_cell(row, column) for column in columns))
+        table.add_row(*(_rich_cell(row, column, narrow) for column in columns))
     return table
 
 
-def _rich_cell(row: Mapping[str, Any], column: Column) -> Text:
+def _rich_cell(row: Mapping[str, Any], column: Column, narrow: bool) -> Text:
     value = row.get(column.key)
     shown = text(value, column)
+    if narrow and column.kind != "text":  # the spread goes under its mean
+        shown = shown.replace(", ", ",\N{NO-BREAK SPACE}").replace(" [", "\n[").replace(" ±", "\n±")
     if column.kind == "verdict":
         shown = "baseline" if row.get("baseline") else shown
         shown += " *" if row.get("conditional") and value not in (None, "no pair") else ""
