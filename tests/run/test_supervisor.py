@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import pytest
 import synthetic
@@ -251,6 +252,16 @@ def test_workers_that_cannot_load_are_refused_before_anything_starts(base):
         run_jobs(jobs, base.folder, base.store, synthetic.MACHINE, options)
     assert "importing no_such_library failed" in caught.value.message
     assert base.ends(jobs[0]) == []
+
+
+def test_what_a_library_said_before_it_ended_the_server_is_passed_on(base, monkeypatch, capfd):
+    (base.folder / "fatal_library.py").write_text("print('so it ends'); raise RuntimeError('no driver')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(base.folder), *sys.path]))
+    options = Options(max_workers=1, body=synthetic.BODY, preload=("fatal_library",))
+    with pytest.raises(WorkerError) as caught:
+        run_jobs(synthetic.jobs(1), base.folder, base.store, synthetic.MACHINE, options)
+    assert "RuntimeError: no driver" in caught.value.message
+    assert "so it ends" not in "".join(capfd.readouterr())
 
 
 def test_only_takes_the_beginnings_of_ids():

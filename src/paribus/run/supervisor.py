@@ -26,7 +26,7 @@ from paribus.record.store import Store
 from paribus.run import preparation
 from paribus.run.devices import Slot, slots, thread_environment
 from paribus.run.ending import end_attempt, memory_kills, take_in
-from paribus.run.engine.local import Local, Worker
+from paribus.run.engine.local import Local, Worker, WorkerError
 from paribus.run.events import Clock, Event, Listener, Summary, Tally, Underway, count
 from paribus.run.interrupts import Interrupts
 from paribus.run.options import Options, selected
@@ -41,6 +41,9 @@ __all__ = ["Event", "Options", "Summary", "run", "run_jobs"]
 
 LOOK_SECONDS = 0.25
 """How often running trials' progress, and trials in other hands, are looked at."""
+
+FAILED_STARTS = 5
+"""How often in a row a worker may fail to start before the run gives up."""
 
 
 def run(
@@ -113,7 +116,7 @@ class Supervisor:
         self.running: dict[str, Running] = {}
         self.done: dict[str, str] = {}
         self.problems: list[str] = []
-        self.started, self.waiting, self.not_before = 0, False, 0.0
+        self.started, self.failed_starts, self.waiting, self.not_before = 0, 0, False, 0.0
 
     listener: Listener | None
 
@@ -194,6 +197,9 @@ class Supervisor:
     def _start(self, attempt: Attempt, slot: Slot) -> None:
         try:
             worker = self.engine.start(self._order(attempt, slot), attempt.lock)
+        except WorkerError:
+            self._failed_to_start(attempt)
+            return
         except BaseException:
             attempt.release()
             raise
@@ -201,7 +207,18 @@ class Supervisor:
         begun = Running(attempt, worker, slot, time.monotonic(), reader, memory_kills())
         self.running[attempt.job.trial_id] = begun
         self.started += 1
+        self.failed_starts = 0
         self._tell("started", attempt.job, attempt=attempt.number)
+
+    def _failed_to_start(self, attempt: Attempt) -> None:
+        """Try again with a new server; a child that did start after all holds the lease until it ends."""
+        attempt.end(Killed(cause="lost"))
+        attempt.release()
+        self.failed_starts += 1
+        if self.failed_starts > FAILED_STARTS:
+            raise WorkerError(
+                "workers end before they start", way_out="See what is installed: paribus doctor"
+            )
 
     def _order(self, attempt: Attempt, slot: Slot) -> child.Order:
         scratch = self.scratch / attempt.job.trial_id

@@ -7,13 +7,15 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver, resource_tracker
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 from paribus.errors import ParibusError
 from paribus.run.interrupts import SIGNALS
@@ -21,6 +23,8 @@ from paribus.worker import child
 
 _settings_of_server: list[object] = []
 """What the server of this process was started with; there is one a process, and it outlives a run."""
+
+GONE = "the process that loads the libraries ended"
 
 GRACE_SECONDS = 1.0
 """How long a worker has between SIGTERM and SIGKILL."""
@@ -59,7 +63,8 @@ class Local:
 
     def __init__(self, preload: Sequence[str], environment: Mapping[str, str]) -> None:
         self.preload = tuple(preload)
-        self.environment = dict(environment)
+        quiet = [os.environ.get("PYTHONWARNINGS", ""), "ignore:resource_tracker:UserWarning"]
+        self.environment = {**environment, "PYTHONWARNINGS": ",".join(filter(None, quiet))}
         self._settings = (self.preload, environment)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(self.preload))
@@ -72,20 +77,18 @@ class Local:
         if _settings_of_server not in ([], [self._settings]):
             self.end_server()  # it was started for other libraries or thread settings
         _settings_of_server[:] = [self._settings]
-        answers: list[str] = []
-        waiting = threading.Thread(target=self._ask, args=(answers,), daemon=True)
-        self._ensure_server()
-        waiting.start()
-        while waiting.is_alive():
-            if connection.wait([wake], 0.02):
-                self.end_server()
-                waiting.join(GRACE_SECONDS)
-                return False
-        if answers != [""]:
-            reason = answers[0] if answers else "the process that loads the libraries ended"
-            raise WorkerError(
-                f"no worker can start: {reason}", way_out="See what is installed: paribus doctor"
-            )
+        with tempfile.TemporaryFile() as said:
+            self._ensure_server(said)
+            answers: list[str] = []
+            waiting = threading.Thread(target=self._ask, args=(answers,), daemon=True)
+            waiting.start()
+            while waiting.is_alive():
+                if connection.wait([wake], 0.02):
+                    self.end_server()
+                    waiting.join(GRACE_SECONDS)
+                    return False
+            if answers != [""]:
+                raise _cannot_start(answers[0] if answers else GONE, said)
         return True
 
     def _ask(self, answers: list[str]) -> None:
@@ -97,11 +100,12 @@ class Local:
             answers.append(ours.recv())
             process.join()
         except (EOFError, WorkerError) as error:
-            answers.append(str(error) or "the process that loads the libraries ended")
+            answers.append(getattr(error, "message", GONE))
 
     def start(self, order: child.Order, lock: int) -> Worker:
         """Start one child on an order, with a share in the lock of its attempt."""
-        self._ensure_server()
+        with Path(os.devnull).open("wb") as nowhere:
+            self._ensure_server(nowhere)  # it runs, unless something has ended it
         return Worker(self._started(child.main, (order, child.Handed(lock))))
 
     def stop(self, workers: Sequence[Worker]) -> None:
@@ -121,8 +125,8 @@ class Local:
                 os.kill(pid, signal.SIGKILL)
             getattr(server, "_stop")()  # noqa: B009
 
-    def _ensure_server(self) -> None:
-        with _environment(self.environment), _interrupts_held_back():
+    def _ensure_server(self, output: IO[bytes]) -> None:
+        with _environment(self.environment), _output_to(output.fileno()), _interrupts_held_back():
             forkserver.ensure_running()
 
     def _started(self, target: Any, arguments: tuple[Any, ...]) -> Any:
@@ -131,10 +135,18 @@ class Local:
             with _main_hidden():
                 process.start()
         except (EOFError, ConnectionError, FileNotFoundError) as error:
-            raise WorkerError(
-                "the process that loads the libraries ended", way_out="See: paribus doctor"
-            ) from error
+            raise WorkerError(GONE, way_out="See what is installed: paribus doctor") from error
         return process
+
+
+def _cannot_start(reason: str, said: IO[bytes]) -> WorkerError:
+    """Say why, with the last line that the server printed where it did not get far enough to say so."""
+    said.seek(0)
+    lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+    last = f" ({lines[-1]})" if lines and reason == GONE else ""
+    return WorkerError(
+        f"no worker can start: {reason}{last}", way_out="See what is installed: paribus doctor"
+    )
 
 
 def _send(worker: Worker, number: int) -> None:
@@ -174,6 +186,20 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _output_to(file: int) -> Iterator[None]:
+    """Let the server print into a file and not between the lines of a progress bar."""
+    before = os.dup(1), os.dup(2)
+    try:
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        yield
+    finally:
+        for number, handle in enumerate(before, start=1):
+            os.dup2(handle, number)
+            os.close(handle)
 
 
 @contextlib.contextmanager
