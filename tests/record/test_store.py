@@ -173,7 +173,8 @@ def test_rows_with_different_keys_make_one_table():
 
 
 def test_provenance_is_kept_once_and_names_no_place(store):
-    record = provenance(synthetic.MACHINE, {"OMP_NUM_THREADS": "1", "SECRET": "hunter2", "HOME": "/some/where"})
+    environment = {"OMP_NUM_THREADS": "1", "SECRET": "hunter2", "HOME": "/some/where"}
+    record = provenance(synthetic.MACHINE, environment)
     name = store.write_provenance(record)
     assert store.write_provenance(record) == name == name_of(record)
     text = (store.root / "provenance" / f"{name}.json").read_text()
