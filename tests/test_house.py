@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
-STUDIES = sorted(path.parent for path in (ROOT / "experiments").glob("*/study.yaml"))
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:" + "|".join(["home", "root", "Users", "work"]) + r")/\w")
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT / "src")))
@@ -31,11 +32,12 @@ def test_planning_loads_neither_torch_nor_transformers() -> None:
         "plan = paribus.expand(paribus.Study.read('experiments/quickstart'));"
         "paribus.Store(pathlib.Path('nowhere')).results();"
         "import paribus.compare.report, paribus.run.supervisor;"
-        "print(json.dumps([len(plan.jobs), [m for m in ('torch', 'transformers', 'peft') if m in sys.modules]]))"
+        "heavy = [m for m in ('torch', 'transformers', 'peft') if m in sys.modules];"
+        "print(json.dumps([len(plan.jobs), heavy]))"
     )
     child = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     trials, loaded = json.loads(child.stdout)
-    assert trials == 30
+    assert trials == 33
     assert loaded == []
 
 
@@ -47,11 +49,10 @@ def test_imports_go_one_way() -> None:
 
 def test_nothing_names_a_machine_path() -> None:
     """No source, study or committed result carries a path of the machine it was written on."""
-    home = str(Path.home())
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         if path.suffix in {".safetensors", ".parquet", ".png"} or not path.exists():
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
-        assert f"{home}/" not in text and "/home/" not in text, name
+        assert not MACHINE_PATH.search(text), name

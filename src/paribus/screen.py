@@ -178,10 +178,15 @@ class Watch:
             for trial_id in cell.trials.values()
         }
         self.bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"),
-            TextColumn("[dim]{task.fields[now]}[/]"), console=console, transient=True,
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("[dim]{task.fields[now]}[/]"),
+            console=console,
+            transient=True,
             disable=not console.is_terminal,
-        )  # fmt: skip
+        )
         self.task = self.bar.add_task("starting", total=None, left="", now="")
         self.running: dict[str, str] = {}
 

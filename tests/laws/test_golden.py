@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
-from paribus.plan.trial import Content, Heldout, Job, Training, Trial
+from paribus.plan.trial import Heldout, Job, Training, Trial
 from paribus.sources.blocks import EmbeddedData, EmbeddedModel
+from paribus.sources.load import load_splits
+from paribus.sources.models import locate
 from paribus.techniques import Accumulation, Fp8, Fp32, Full, Lora, Noise
 from paribus.worker.perform import perform
+from paribus.worker.unchanged import content
 
 FILE = Path(__file__).parent.parent / "golden" / "losses.json"
 TRIALS: dict[str, dict[str, Any]] = {
@@ -40,11 +43,12 @@ def losses(chosen: dict[str, Any], folder: Path) -> dict[str, list[float]]:
         "precision": Fp32(),
         "tuning": Full(),
     }
+    data = EmbeddedData(train_examples=32, validation_examples=8, test_examples=8)
     trial = Trial(
         task="instruction",
         model=EmbeddedModel(),
-        data=EmbeddedData(train_examples=32, validation_examples=8, test_examples=8),
-        content=Content(model_sha256="", train_sha256="", template_sha256=""),
+        data=data,
+        content=content(locate(EmbeddedModel(), Path()), load_splits(data, Path()), data),
         training=Training(effective_batch_size=8, epochs=2, learning_rate=2e-3, max_length=64),
         seed=0,
         **axes | chosen,

@@ -12,12 +12,16 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from paribus.embedded import BASE
-from paribus.plan.trial import Content, Heldout, Job, Training, Trial
+from paribus.errors import DataError
+from paribus.plan.trial import Heldout, Job, Training, Trial
 from paribus.record.result import Finished, OutOfMemory, TrialResult
 from paribus.sources.blocks import EmbeddedData, EmbeddedModel
+from paribus.sources.load import load_splits
+from paribus.sources.models import locate
 from paribus.techniques import Accumulation, BitFit, Fp8, Fp32, Full, Lora, NoEffect, Noise
 from paribus.worker import perform as room
 from paribus.worker.perform import Performed, Progress, out_of_memory, perform
+from paribus.worker.unchanged import content
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,11 +42,12 @@ def job(scores: tuple[Heldout, ...] = (Heldout(train_sample=4),), keep: Any = "n
         "precision": Fp32(),
         "tuning": Full(),
     }
+    data = EmbeddedData(train_examples=16, validation_examples=6, test_examples=6)
     trial = Trial(
         task="instruction",
         model=EmbeddedModel(),
-        data=EmbeddedData(train_examples=16, validation_examples=6, test_examples=6),
-        content=Content(model_sha256="m", train_sha256="t", template_sha256="c"),
+        data=data,
+        content=content(locate(EmbeddedModel(), Path()), load_splits(data, Path()), data),
         training=Training(**training),
         seed=0,
         **axes | chosen,
@@ -238,3 +243,26 @@ def test_kept_weights_score_as_the_run_did(tmp_path: Path) -> None:
     last = [reading for reading in performed.scores[0].curve if reading.step == 4]
     for one, other in zip(scorer.curve, last, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ("model_sha256", "the model"),
+        ("train_sha256", "the training examples"),
+        ("template_sha256", "the template"),
+    ],
+)
+def test_what_changed_since_the_plan_is_not_trained_on(field: str, name: str, tmp_path: Path) -> None:
+    given = job()
+    other = given.trial.content.model_copy(update={field: "0" * 64})
+    changed = given.model_copy(update={"trial": given.trial.model_copy(update={"content": other})})
+    with pytest.raises(DataError, match=f"changed since the trial was planned: {name}"):
+        done(changed, tmp_path)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_what_changed_since_the_plan_is_not_scored(split: str, tmp_path: Path) -> None:
+    given = job((Heldout(groups=("same_wording",), **{f"{split}_sha256": "0" * 64}),))
+    with pytest.raises(DataError, match=f"the {split} examples"):
+        done(given, tmp_path)

@@ -20,7 +20,7 @@ Task = Literal["instruction", "classification", "pretrain"]
 
 
 class Training(Settings):
-    """How every arm of a study trains; sizes count examples, lengths tokens, one epoch one pass over the data.
+    """How every arm of a study trains: sizes count examples, lengths tokens, an epoch is one pass.
 
     `effective_batch_size` is micro-batch x gradient_accumulation_steps x ranks.
     """
@@ -52,7 +52,7 @@ class Training(Settings):
 
 
 class Content(Settings):
-    """Hashes of what a trial reads: the model's files, the training examples, the template they are rendered in."""
+    """Hashes of what a trial reads: the model's files, the training examples, and their template."""
 
     model_sha256: str
     train_sha256: str

@@ -70,7 +70,7 @@ Outcome = Annotated[
 
 
 class Counts(Settings):
-    """What passed through training, summed over all epochs: real tokens, target tokens, truncated examples."""
+    """What passed through training over all epochs: real tokens, target tokens, truncated examples."""
 
     examples: int
     optimizer_steps: int
@@ -114,11 +114,11 @@ class TrialResult(Settings):
     machine_class: str
     provenance: str
     result: Outcome
-    resolved: dict[str, Any] = {}
+    resolved: dict[str, Any] = Field(default_factory=dict)
     counts: Counts | None = None
     identity: Identity | None = None
     cost: Cost | None = None
-    proof: dict[str, dict[str, Any]] = {}
+    proof: dict[str, dict[str, Any]] = Field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     def counts_on(self, machine_class: str) -> bool:
@@ -134,8 +134,8 @@ class TrialResult(Settings):
 class Reading(Settings):
     """Held-out figures of one split and group at one point of training.
 
-    `loss` is the sum of target-token losses over the number of targets (nats a token), `accuracy` the share of
-    target tokens predicted right; `reading` names where on the curve it stands.
+    `loss` is the sum of target-token losses over the number of targets (nats a token), `accuracy` the share
+    of target tokens predicted right.
     """
 
     step: int

@@ -31,6 +31,7 @@ from paribus.train.data import Encoded, encode, load_tokenizer
 from paribus.train.model import load_model
 from paribus.train.reading import Reader
 from paribus.train.session import Trained, train
+from paribus.worker import unchanged
 from paribus.worker.keep import Keeper
 
 
@@ -78,6 +79,7 @@ class _Loaded:
     train: list[Encoded]
     scorers: dict[str, Scorer]
     pad_token_id: int
+    warnings: tuple[str, ...] = ()
 
 
 def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Progress], None]) -> Performed:
@@ -105,6 +107,7 @@ def _load(job: Job, base: Path) -> _Loaded:
     files = locate(trial.model, base)
     tokenizer = load_tokenizer(files)
     splits = load_splits(trial.data, base)
+    unchanged.check(job, files, splits)
     length = trial.training.max_length
 
     def encoded(groups: dict[str, Any]) -> dict[str, list[Encoded]]:
@@ -117,7 +120,17 @@ def _load(job: Job, base: Path) -> _Loaded:
         for setting in job.scores
     }
     pad = tokenizer.pad_token_id
-    return _Loaded(load_model(files, trial.model.load_dtype), rows, scorers, 0 if pad is None else pad)
+    model = load_model(files, trial.model.load_dtype)
+    return _Loaded(model, rows, scorers, 0 if pad is None else pad, _left_out(len(splits.train), len(rows)))
+
+
+def _left_out(planned: int, used: int) -> tuple[str, ...]:
+    """Say so where examples were left out because truncation took every target of theirs."""
+    if planned == used:
+        return ()
+    return (
+        f"{planned - used} of {planned} training examples have no target within max_length and were left out",
+    )
 
 
 def _trained(
@@ -158,7 +171,7 @@ def _trained(
         identity=identity,
         cost=result.cost,
         proof=proof,
-        warnings=result.warnings,
+        warnings=loaded.warnings + result.warnings,
         steps=result.curve,
         scores=tuple(scorer.score(job.trial_id, key) for key, scorer in loaded.scorers.items()),
         items={key: scorer.items() for key, scorer in loaded.scorers.items()},
