@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a trial was killed or crashed or a check failed, 2 bad inp
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -231,12 +232,17 @@ def main() -> None:
     """Run the command line; what a user wrote wrongly ends in a message and exit 2, never a traceback."""
     try:
         app()
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except ParibusError as error:
-        err.print(f"[bold red]error[/] {screen.escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(2)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(0)
+        _refuse(str(error))
+    except OSError as error:  # a file or folder the user named, or a disk that is full
+        _refuse(f"{error.filename or 'the file system'}: {error.strerror or error}")
+
+
+def _refuse(message: str) -> None:
+    err.print(f"[bold red]error[/] {screen.escape(message)}", soft_wrap=True, highlight=False)
+    sys.exit(2)
 
 
 if __name__ == "__main__":
