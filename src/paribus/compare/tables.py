@@ -162,9 +162,9 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
 
 
 def _fitting(sheet: Sheet, console: Console) -> Table:
-    """Return the table in one line a row, or with intervals under means where the screen is narrow."""
+    """Return the table with each number on one line, or intervals under means where the screen is narrow."""
     wide = _rich(sheet, narrow=False)
-    needs = Measurement.get(console, console.options.update(max_width=1000), wide).maximum
+    needs = Measurement.get(console, console.options.update(max_width=1000), wide).minimum
     return wide if needs <= console.width else _rich(sheet, narrow=True)
 
 
@@ -175,7 +175,9 @@ def _rich(sheet: Sheet, narrow: bool) -> Table:
         left = column.kind in ("text", "level", "verdict")
         whole = column.kind == "verdict" or not (left or narrow)
         justify = "left" if left else "right"
-        table.add_column(escape(column.title), justify=justify, no_wrap=whole, overflow="fold")
+        least = None if whole or narrow else _longest_word(sheet, column)
+        title = escape(column.title)
+        table.add_column(title, justify=justify, no_wrap=whole, overflow="fold", min_width=least)
     group = None
     for row in sheet.rows:
         if row.get("group") != group:
@@ -183,6 +185,11 @@ def _rich(sheet: Sheet, narrow: bool) -> Table:
             table.add_row(Text(str(group), style="bold"))
         table.add_row(*(_rich_cell(row, column, narrow) for column in columns))
     return table
+
+
+def _longest_word(sheet: Sheet, column: Column) -> int:
+    texts = [column.title, *(text(row.get(column.key), column) for row in sheet.rows)]
+    return max(len(word) for shown in texts for word in (shown.split() or [""]))
 
 
 def _rich_cell(row: Mapping[str, Any], column: Column, narrow: bool) -> Text:
