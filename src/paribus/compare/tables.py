@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -28,6 +27,8 @@ if TYPE_CHECKING:
 
 VERDICT_STYLE = {"better": "green", "worse": "red", "equivalent": "cyan", "negligible": "cyan"}
 SCHEMA = 1
+WRAPPED = ("text", "level")
+"""Kinds of columns that are words, which may go on in the next line; a number never does."""
 NOT_IN_TERMINAL = {"rate", "fisher_p", "relative"}
 """Columns that only a wider page has room for."""
 
@@ -163,21 +164,24 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
 
 def _fitting(sheet: Sheet, console: Console) -> Table:
     """Return the table with each number on one line, or intervals under means where the screen is narrow."""
-    wide = _rich(sheet, narrow=False)
-    needs = Measurement.get(console, console.options.update(max_width=1000), wide).minimum
-    return wide if needs <= console.width else _rich(sheet, narrow=True)
+    needs = sum(_least_width(sheet, column) + 2 for column in _shown_columns(sheet)) - 2
+    return _rich(sheet, narrow=needs > console.width)
+
+
+def _shown_columns(sheet: Sheet) -> list[Column]:
+    return [column for column in sheet.columns if column.key not in NOT_IN_TERMINAL]
 
 
 def _rich(sheet: Sheet, narrow: bool) -> Table:
     table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    columns = [column for column in sheet.columns if column.key not in NOT_IN_TERMINAL]
+    columns = _shown_columns(sheet)
     for column in columns:
-        left = column.kind in ("text", "level", "verdict")
-        whole = column.kind == "verdict" or not (left or narrow)
-        justify = "left" if left else "right"
-        least = None if whole or narrow else _longest_word(sheet, column)
-        title = escape(column.title)
-        table.add_column(title, justify=justify, no_wrap=whole, overflow="fold", min_width=least)
+        justify = "left" if column.kind in WRAPPED or column.kind == "verdict" else "right"
+        whole = column.kind == "verdict" or not (narrow or column.kind in WRAPPED)
+        least = None if narrow else _least_width(sheet, column)
+        table.add_column(
+            escape(column.title), justify=justify, no_wrap=whole, overflow="fold", min_width=least
+        )
     group = None
     for row in sheet.rows:
         if row.get("group") != group:
@@ -187,9 +191,11 @@ def _rich(sheet: Sheet, narrow: bool) -> Table:
     return table
 
 
-def _longest_word(sheet: Sheet, column: Column) -> int:
-    texts = [column.title, *(text(row.get(column.key), column) for row in sheet.rows)]
-    return max(len(word) for shown in texts for word in (shown.split() or [""]))
+def _least_width(sheet: Sheet, column: Column) -> int:
+    """Return the characters a column needs: its longest word where it wraps, else its longest value."""
+    texts = [text(row.get(column.key), column) for row in sheet.rows]
+    pieces = [piece for shown in texts for piece in (shown.split() if column.kind in WRAPPED else [shown])]
+    return max(map(len, [*pieces, *column.title.split()]))
 
 
 def _rich_cell(row: Mapping[str, Any], column: Column, narrow: bool) -> Text:
