@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from made_results import curve, effect_of, plan_of, record
 
-from paribus.compare.claim import Claims, Judged, judge, read_claims
+from paribus.compare.answer import short_answer
+from paribus.compare.claim import Claims, DifferenceCheck, Judged, judge, read_claims
 from paribus.compare.findings import Findings
 from paribus.errors import ParibusError
 from paribus.plan.design import Plan
 from paribus.record.store import Store
+from paribus.statistics import Interval
 
 ROOT = Path(__file__).parents[2]
 
@@ -134,3 +136,52 @@ def test_the_shapes_of_overfitting(quickstart: tuple[Plan, Store]) -> None:
         found = judged(quickstart, {"kind": "shape", "pattern": pattern})
         assert found.verdict == "supported"
         assert found.ours.endswith("in 3 of 3 seeds")
+
+
+def test_a_number_without_a_tolerance_has_half_a_unit_of_its_last_digit() -> None:
+    for number, half in ((0.5, 0.05), (-0.115, 0.0005), (75.4, 0.05), (5, 0.5), (1e-4, 0.5e-4), (100, 0.5)):
+        check = DifferenceCheck(axis="tuning", level="lora", expected=number)
+        band = check.band(number)
+        assert (band.high - band.low) / 2 == pytest.approx(half)
+    exact = DifferenceCheck(axis="tuning", level="lora", expected=0.5, tolerance=0)
+    assert exact.band(0.5) == Interval(0.5, 0.5)
+
+
+def test_a_margin_counts_for_its_own_metric_alone(quickstart: tuple[Plan, Store]) -> None:
+    check = difference("gradient_accumulation_steps", 4, "equal", metric="test.same_wording.accuracy")
+    found = judged(quickstart, check)
+    assert (found.verdict, "a margin for test.same_wording.loss alone" in found.reason) == (
+        "inconclusive",
+        True,
+    )
+
+
+def test_a_figure_says_that_trials_did_not_finish(quickstart: tuple[Plan, Store]) -> None:
+    found = judged(quickstart, difference("tuning", "lora r=4 lora_alpha=8", "better"))
+    assert "n = 2, conditional: 2 of 3 finished against 3 of 3 of the baseline" in found.ours
+    assert "conditional" not in judged(quickstart, difference("tuning", "lora", "better")).ours
+
+
+def test_arms_scored_on_different_tokens_are_not_compared(tmp_path: Path) -> None:
+    plan, store = plan_of(tmp_path / "s", vary="{data.loss_on: [completion, all]}"), Store(tmp_path / "r")
+    for job in plan.jobs:
+        targets = 400 if job.trial.data.loss_on == "completion" else 900
+        other = [r.model_copy(update={"targets": targets}) for r in curve(job, effect_of(job))]
+        record(store, job, readings=lambda j, found=other: found)
+    found = judged((plan, store), difference("data.loss_on", "all", "better"))
+    assert (found.verdict, found.reason) == ("not run", "the two arms are scored on different tokens")
+    point = next(p for p in short_answer(Findings(plan, store)) if p.head == "Not the same text")
+    assert point.items == ("loss on all: 900 target tokens, the baseline 400.",)
+
+
+def test_without_a_training_sample_its_shapes_are_not_run(tmp_path: Path) -> None:
+    plan, store = plan_of(tmp_path / "s", vary="{neftune_noise_alpha: [0, 5]}"), Store(tmp_path / "r")
+    for job in plan.jobs:
+        kept = [r for r in curve(job, effect_of(job)) if r.split != "train_sample"]
+        record(store, job, readings=lambda j, found=kept: found)
+    for pattern, verdict in (
+        ("train_falls", "not run"),
+        ("gap_grows", "not run"),
+        ("validation_u", "supported"),
+    ):
+        assert judged((plan, store), {"kind": "shape", "pattern": pattern}).verdict == verdict

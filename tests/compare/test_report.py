@@ -16,6 +16,7 @@ import pytest
 from made_results import Effect, curve, effect_of, plan_of, record, usual_outcome
 
 from paribus.compare.answer import short_answer
+from paribus.compare.beside import precision
 from paribus.compare.claim import Claims
 from paribus.compare.figures import curve_panels, forest
 from paribus.compare.findings import Findings
@@ -245,3 +246,63 @@ def test_one_epoch_has_no_shape_of_overfitting_and_keeps_its_curve(tmp_path: Pat
     assert "Overfitting" not in {point.head for point in short_answer(findings)}
     assert {row["epoch"] for panel in curve_panels(findings) for row in panel["rows"]} == {0.0, 1.0}
     assert "is U-shaped" not in Reader(report(plan, store)).text
+
+
+def section_of(html: str, name: str) -> str:
+    return Reader(re.findall(rf'<section id="{name}".*?</section>', html, flags=re.S)[0]).text
+
+
+def test_what_varies_is_not_said_to_be_held_fixed(tmp_path: Path) -> None:
+    plan = plan_of(
+        tmp_path / "study", vary="{training.warmup_steps: [0, 5], data.loss_on: [completion, all]}"
+    )
+    store = Store(tmp_path / "results")
+    record(store, plan.jobs[0])
+    text = section_of(report(plan, store), "design")
+    fixed = text.partition("Held fixed")[2].partition("Model")[0]
+    assert "learning rate 0.002" in fixed
+    assert "train examples 128" in fixed
+    assert "warmup" not in fixed
+    assert "groups same_wording and new_wording" in text
+
+
+def test_one_learning_rate_for_two_ways_of_tuning_is_said(tmp_path: Path) -> None:
+    said = "One learning rate, 0.002, serves every arm"
+    for vary, expected in (("{tuning: [full, lora]}", True), ("{neftune_noise_alpha: [0, 5]}", False)):
+        plan = plan_of(tmp_path / vary[1:4], vary=vary)
+        assert (said in Reader(report(plan, Store(tmp_path / "none"))).text) == expected
+
+
+def test_a_price_is_a_cost_in_the_report(tmp_path: Path) -> None:
+    plan, store = (
+        plan_of(tmp_path / "study", vary="{neftune_noise_alpha: [0, 5]}"),
+        Store(tmp_path / "results"),
+    )
+    for job in plan.jobs:
+        record(store, job)
+    assert "device hours in 6 trials, scoring left out" in section_of(report(plan, store), "design")
+    priced = plan_of(
+        tmp_path / "study", vary="{neftune_noise_alpha: [0, 5]}\nresources: {price_per_hour: 1000}"
+    )
+    assert "at 1000 an hour: 7" in section_of(report(priced, store), "design")
+
+
+def test_without_claims_nothing_is_said_of_documents(quickstart: tuple[Plan, Store]) -> None:
+    text = section_of(report(*quickstart), "documents")
+    assert "ocument" not in text.replace("Beside the documents", "")
+    assert "AlpacaEval" not in text
+
+
+def test_a_share_of_the_baseline_is_one_of_the_cells_it_was_paired_with(tmp_path: Path) -> None:
+    """LoRA's loss is half of that of full fine-tuning; fp8 adds a tenth to each."""
+    vary = "{precision: [fp32, {kind: fp8, compute: emulated}], tuning: [full, lora]}"
+    plan, store = plan_of(tmp_path / "study", vary=vary, design="grid"), Store(tmp_path / "results")
+    for job in plan.jobs:
+        size = (0.5 if job.trial.tuning.kind == "lora" else 1.0) * (
+            1.1 if job.trial.precision.kind == "fp8" else 1.0
+        )
+        flat = [r.model_copy(update={"loss": size}) for r in curve(job, effect_of(job))]
+        record(store, job, readings=lambda j, found=flat: found)
+    sheet = precision(Findings(plan, store), Claims())
+    assert sheet is not None
+    assert [row["relative"].mean for row in sheet.rows[1:]] == [pytest.approx(10.0)]

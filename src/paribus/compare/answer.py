@@ -29,6 +29,7 @@ def short_answer(findings: Findings) -> list[Point]:
     """Say what helped, what harmed, what is equivalent, what could not be told apart and what failed."""
     made = [
         _opening(findings),
+        _incomparable(findings),
         *_by_verdict(findings),
         _unpaired(findings),
         _controls(findings),
@@ -60,13 +61,31 @@ def _opening(findings: Findings) -> Point:
     return Point("note", "In one sentence", text)
 
 
+def _incomparable(findings: Findings) -> Point | None:
+    """Name the levels that are scored on other tokens than the baseline, such as under another max_length."""
+    sides = [(c, found) for c in findings.primary_contrasts if (found := findings.targets_of(c))]
+    if not sides:
+        return None
+    items = tuple(
+        f"{level(c)}: {_tokens(own)} target tokens, the baseline {_tokens(base)}." for c, (own, base) in sides
+    )
+    text = "Scored on other tokens than the baseline: a difference here is not one of quality alone."
+    return Point("failed", "Not the same text", text, items)
+
+
+def _tokens(counts: list[int]) -> str:
+    return wording.listed([f"{count:,}" for count in counts])
+
+
 def _by_verdict(findings: Findings) -> Iterable[Point | None]:
+    blind = findings.blind_to_loss()
+    but = f" ({blind})" if blind else ""
     margin = f"within ±{findings.rules.margin:g} of the baseline" if findings.rules.margin else ""
     heads: tuple[tuple[Tone, str, str], ...] = (
         ("better", "Helped", ""),
         ("worse", "Harmed", ""),
         ("negligible", "Negligible", f"A real difference, but shown to be {margin}:"),
-        ("equivalent", "Equivalent", f"Shown to be {margin}, which the study counts as equal:"),
+        ("equivalent", "Equivalent", f"Shown to be {margin}, which the study counts as equal{but}:"),
         ("undecided", "Not told apart", "Neither a difference nor equivalence is shown:"),
     )
     for tone, head, start in heads:
@@ -157,7 +176,7 @@ def _overfits(findings: Findings) -> Point | None:
     base = next((found for found in overfitting(findings) if found.cell.is_baseline), None)
     if base is None or not any(shape.n for shape in base.shapes):
         return None
-    text = f"In the baseline {wording.listed([str(shape) for shape in base.shapes])}."
+    text = f"In the baseline {wording.listed([str(shape) for shape in base.shapes if shape.n])}."
     return Point("note", "Overfitting", text)
 
 

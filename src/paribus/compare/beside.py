@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paribus import statistics
 from paribus.compare import wording
@@ -13,9 +13,6 @@ from paribus.compare.findings import Findings
 from paribus.compare.readings import Metric
 from paribus.compare.sheets import Column, Sheet, contrast_row
 
-if TYPE_CHECKING:
-    from paribus.plan.design import Cell
-
 
 def precision(findings: Findings, claims: Claims) -> Sheet | None:
     """Show each number format's change in loss beside the printed quality loss, speed and memory."""
@@ -23,10 +20,10 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
     if not rows:
         return None
     costs = {quantity: _printed(claims, quantity) for quantity in ("quality_loss", "speed", "memory")}
-    base = _mean_of(findings, findings.baseline)
+    values, is_loss = findings.values(findings.primary), findings.metric.quantity == "loss"
     for row in rows:
         found: statistics.Estimate | None = row.get("difference")
-        if found is not None and base and findings.metric.quantity == "loss":
+        if found is not None and is_loss and (base := fmean(values[k] for k in row["against"])):
             row["relative"] = _scaled(found, 100 / base)
         for quantity, numbers in costs.items():
             row[f"{quantity}.printed"] = _beside(numbers, "precision", row["level"])
@@ -39,20 +36,23 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
         Column("verdict", "Verdict", "verdict", "We measured"),
         Column("speed", "Speed", "text", "We measured"),
         Column("memory", "Memory", "text", "We measured"),
-        Column("quality_loss.printed", "Quality loss (doc.)", "text", "A document prints"),
-        Column("speed.printed", "Speed (doc.)", "text", "A document prints"),
-        Column("memory.printed", "Memory (doc.)", "text", "A document prints"),
+        *(
+            Column(
+                f"{key}.printed", f"{key.capitalize().replace('_', ' ')} (doc.)", "text", "A document prints"
+            )
+            for key, numbers in costs.items()
+            if numbers
+        ),
     )
-    note = (
-        f"The document's quality loss is a benchmark's, ours a change in {findings.metric} at "
-        f"{wording.READING_NAMES[findings.primary]}."
-    )
+    note = f"Our change is one in {findings.metric} at {wording.READING_NAMES[findings.primary]}"
+    note += ", the document's quality loss is not in this metric." if costs["quality_loss"] else "."
     if any(wording.is_emulated(row["level"]) for row in rows):
         note += (
             f" {wording.EMULATED[0].upper()}{wording.EMULATED[1:]}; operands and gradients are rounded, "
             "products computed in fp32. Speed and memory are not run: emulation shows neither."
         )
-    return Sheet("precision", "Precision beside the document", columns, tuple(rows), note)
+    title = "Precision beside the document" if any(costs.values()) else "Precision"
+    return Sheet("precision", title, columns, tuple(rows), note)
 
 
 def noise(findings: Findings, claims: Claims) -> Sheet | None:
@@ -67,6 +67,7 @@ def noise(findings: Findings, claims: Claims) -> Sheet | None:
         key: findings.contrasts(metric=metric) for key, metric in (("accuracy", accuracy), ("gap", gap))
     }
     printed = _printed(claims, "win_rate")
+    scopes = dict.fromkeys(f"{c.scope.metric} of {c.scope.model}" for c, _ in claims.numbers("win_rate"))
     for row in rows:
         for key, contrasts in beside.items():
             contrast = matching(contrasts, axis, row["level"])
@@ -85,13 +86,13 @@ def noise(findings: Findings, claims: Claims) -> Sheet | None:
         Column("accuracy", "Token accuracy", "difference", "Difference from α of the baseline"),
         Column("gap", "Test − train gap", "difference", "Difference from α of the baseline"),
         Column("verdict", "Verdict", "verdict", "Difference from α of the baseline"),
-        Column("win_rate.printed", "Document: win rate", "text"),
+        *([Column("win_rate.printed", "Document: win rate", "text")] if printed else []),
     )
-    note = (
-        "The noise ratio is read back from the embeddings while training. The document's win rates are "
-        "AlpacaEval judgements of a 7B model: not run here, no judge."
-    )
-    return Sheet("noise", "NEFTune beside the document", columns, tuple(rows), note)
+    note = "The noise ratio is read back from the embeddings while training."
+    if printed:
+        note += f" The document's numbers are {wording.listed(list(scopes))}: not run here."
+    title = "NEFTune beside the document" if printed else "NEFTune"
+    return Sheet("noise", title, columns, tuple(rows), note)
 
 
 def _axis_rows(findings: Findings, axis: str) -> list[dict[str, Any]]:
@@ -100,7 +101,7 @@ def _axis_rows(findings: Findings, axis: str) -> list[dict[str, Any]]:
         return []
     rows: list[dict[str, Any]] = [{"level": findings.baseline.coordinates[axis], "baseline": True}]
     own = [contrast for contrast in findings.primary_contrasts if contrast.axis == axis]
-    return rows + [{"level": c.level} | contrast_row(c) for c in own]
+    return rows + [{"level": c.level, "against": c.against.trials} | contrast_row(c) for c in own]
 
 
 def _printed(claims: Claims, quantity: str) -> list[Number]:
@@ -112,12 +113,6 @@ def _beside(numbers: Iterable[Number], axis: str, label: str) -> str | None:
     own = [number for number in numbers if number.axis in (axis, None)]
     names = (label, wording.kind(label))
     return next((str(n) for name in names for n in own if str(n.level) == name), None)
-
-
-def _mean_of(findings: Findings, cell: Cell | None) -> float | None:
-    found = findings.values(findings.primary)
-    read = [found[k] for k in cell.trials.values() if k in found] if cell else []
-    return fmean(read) if read else None
 
 
 def _scaled(found: statistics.Estimate, factor: float) -> statistics.Estimate:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,16 +59,24 @@ class ShapeCheck(Settings):
 class DifferenceCheck(Settings):
     """A level less the baseline's in a metric: a side of zero, equality, or a number in the metric's unit.
 
-    Without a metric and a reading those of the study are meant.
+    Without a metric and a reading those of the study are meant. The tolerance of a number is half a unit of
+    its last digit unless another is given.
     """
 
     kind: Literal["difference"] = "difference"
     axis: str
     level: str | int | float
     expected: Literal["better", "worse", "equal"] | float
-    tolerance: float = Field(0.0, ge=0)
+    tolerance: float | None = Field(default=None, ge=0)
     metric: str | None = None
     at: At | None = None
+
+    def band(self, number: float) -> Interval:
+        """Return what counts as the claimed number."""
+        exponent = Decimal(repr(number)).normalize().as_tuple().exponent
+        last = 10.0 ** min(0, exponent) if isinstance(exponent, int) else 0.0
+        tolerance = last / 2 if self.tolerance is None else self.tolerance
+        return Interval(number - tolerance, number + tolerance)
 
 
 class Scope(Settings):
@@ -201,9 +210,23 @@ def _check(check: ShapeCheck | DifferenceCheck, findings: Findings) -> Verdict:
         return "not run", f"no pair of {wording.level_name(contrast.level)} finished", ""
     figure = (
         f"{wording.axis_name(check.axis)} {wording.level_name(contrast.level)}: "
-        f"{wording.difference(contrast.difference)} {metric.unit}, n = {contrast.difference.n}"
+        f"{wording.difference(contrast.difference)} {metric.unit}, "
+        f"n = {contrast.difference.n}{_conditional(contrast)}"
     )
+    if findings.targets_of(contrast) is not None:
+        return "not run", "the two arms are scored on different tokens", figure
     return (*_expected(check, contrast, contrast.difference.interval, findings), figure)
+
+
+def _conditional(contrast: Contrast) -> str:
+    """Say how many trials of each side finished where not all did."""
+    if not contrast.conditional:
+        return ""
+    arm, base = contrast.arm, contrast.against
+    return (
+        f", conditional: {arm.finished} of {arm.planned} finished "
+        f"against {base.finished} of {base.planned} of the baseline"
+    )
 
 
 def _expected(
@@ -215,7 +238,7 @@ def _expected(
         return _equal(contrast, found, findings)
     if isinstance(check.expected, str):
         return _direction(check.expected, contrast, found)
-    return _number(found, Interval(check.expected - check.tolerance, check.expected + check.tolerance))
+    return _number(found, check.band(check.expected))
 
 
 def _check_shape(check: ShapeCheck, findings: Findings) -> Verdict:
@@ -257,6 +280,8 @@ def _equal(contrast: Contrast, found: Interval, findings: Findings) -> tuple[Wor
     margin = findings.rules.margin
     if margin is None:
         return "inconclusive", "the study declares no margin within which two arms count as equal"
+    if contrast.metric != findings.metric:
+        return "inconclusive", f"the study declares a margin for {findings.metric} alone"
     if found.outside(Interval(-margin, margin)):
         return "contradicted", f"the whole interval is further from zero than the margin ±{margin:g}"
     if not contrast.within_margin:

@@ -136,6 +136,19 @@ class Findings:
             for quantity in ("loss", "accuracy")
         ]
 
+    def targets_of(self, contrast: Contrast) -> tuple[list[int], list[int]] | None:
+        """Return the target tokens each side is scored on where the sides differ; None where they agree.
+
+        Two arms that differ in tokenizer, length or loss mask are means over different tokens.
+        """
+        metric = contrast.metric
+        group = None if metric.split == "train_sample" else metric.group
+        sides = [
+            sorted({r.targets for k in arm.trials for r in self.curves[k].series(metric.split, group)})
+            for arm in (contrast.arm, contrast.against)
+        ]
+        return None if sides[0] == sides[1] else (sides[0], sides[1])
+
     def blind_to_loss(self) -> str | None:
         """Say why this study could not have seen a loss, or None where a declared control shows it can."""
         base = self.baseline

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train_sample", "validation", "test")
 FEWEST = 3
-"""Scored epochs that a shape needs; the untrained model is one point more."""
+"""Readings that a shape needs; the untrained model is one point more."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +71,28 @@ def overfitting(findings: Findings) -> list[Overfitting]:
 
 
 def shapes(curves: Iterable[Curve], group: str) -> tuple[Shape, ...]:
-    """Count the curves whose train loss falls at every epoch, whose validation is U-shaped, whose gap grows.
+    """Count the curves whose train loss falls throughout, whose validation is U-shaped, whose gap grows.
 
-    All three are judged after training began, with noise off: *falls* means strictly at each epoch;
-    *U-shaped* that the least validation loss is at neither the first nor the last epoch and the last is above
-    it; *grows* that validation less train rises at each epoch. A curve of under three epochs has no shape
-    and is not counted.
+    All three are judged after training began, with noise off: *falls* means strictly from each reading to the
+    next; *U-shaped* that the least validation loss is at neither the first nor the last and the last is above
+    it; *grows* that validation less train rises at each. A curve of under three readings has no shape, and
+    one without a training sample neither a fall nor a gap: it is not counted.
     """
     known = [curve for curve in curves if len(curve.series("validation", group)) > FEWEST]
-    counts = [0, 0, 0]
+    falls, turns, grows = [], [], []
     for curve in known:
         train = [r.loss for r in curve.series("train_sample") if r.step > 0]
         validation = [r.loss for r in curve.series("validation", group) if r.step > 0]
-        gap = [v - t for t, v in zip(train, validation, strict=False)]
-        found = (_falls(train), _is_u(validation), _falls([-value for value in gap]))
-        counts = [count + shown for count, shown in zip(counts, found, strict=True)]
-    names = ("train loss falls at every epoch", "validation loss is U-shaped", "the gap grows at every epoch")
-    return tuple(Shape(name, k, len(known)) for name, k in zip(names, counts, strict=True))
+        turns.append(_is_u(validation))
+        if train:
+            falls.append(_falls(train))
+            grows.append(_falls([t - v for t, v in zip(train, validation, strict=True)]))
+    found = {
+        "train loss falls throughout": falls,
+        "validation loss is U-shaped": turns,
+        "the gap grows throughout": grows,
+    }
+    return tuple(Shape(name, sum(shown), len(shown)) for name, shown in found.items())
 
 
 def _of_cell(cell: Cell, findings: Findings) -> Overfitting:

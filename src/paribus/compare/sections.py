@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,6 @@ from paribus.compare.claim import Claims
 from paribus.compare.findings import Findings
 from paribus.compare.markup import text
 
-_ESTIMANDS = {
-    "new_seeds_these_items": "new seeds on these test items",
-    "new_seeds_and_items": "new seeds and new test items",
-}
 LONG_TABLE = 14
 """Rows from which the table of cells gets a choice of levels above it."""
 
@@ -52,7 +48,7 @@ def short_answer(findings: Findings) -> str:
         lines = "".join(f"<li>{text(item)}</li>" for item in point.items)
         body = (f"<p>{text(point.text)}</p>" if point.text else "") + (f"<ul>{lines}</ul>" if lines else "")
         items.append(f"<li>{head}<div>{body}</div></li>")
-    flags = _emulated_flag(findings) + _package_flag(findings)
+    flags = _rate_flag(findings) + _emulated_flag(findings) + _package_flag(findings)
     return section("answer", "The short answer", f'<ul class="answer">{"".join(items)}</ul>', flags)
 
 
@@ -62,12 +58,14 @@ def design(findings: Findings) -> str:
     score = study.score.heldout
     every = "every epoch" if score.every == "epoch" else f"every {score.every} steps"
     margin = f"±{compare.margin:g} {findings.metric.unit}" if compare.margin else "none declared"
-    fixed = {**study.training.model_dump(exclude_none=True), **_scale(study)}
-    held = "".join(f"<li>{text(k.replace('_', ' '))} {text(_plain(v))}</li>" for k, v in fixed.items())
+    held = "".join(f"<li>{text(k.replace('_', ' '))} {text(_plain(v))}</li>" for k, v in _fixed(findings))
+    blocks = {
+        "model": ("Model", f"{_source(study.model)}, loaded as {text(study.model.load_dtype)}"),
+        "data": ("Data", _source(study.data)),
+    }
     items = [
         ("Held fixed", f'<ul class="levels">{held}</ul>'),
-        ("Model", f"{_source(study.model)}, loaded as {text(study.model.load_dtype)}"),
-        ("Data", _source(study.data)),
+        *(shown for block, shown in blocks.items() if block not in findings.axes),
         *((f"Varied: {wording.axis_name(axis)}", _levels(findings, axis)) for axis in findings.axes),
         ("Layout", text(study.design.replace("_", " "))),
         ("Repeated", f"seeds {text(wording.listed([str(seed) for seed in study.repeat.seeds]))}"),
@@ -76,8 +74,9 @@ def design(findings: Findings) -> str:
         ("Compared by", f"{markup.code(findings.metric)} at {text(wording.READING_NAMES[findings.primary])}: "
                         f"{text(wording.READING_MEANINGS[findings.primary])}"),
         ("Counts as equal", text(margin)),
-        ("Corrected", f"Holm over each {'axis' if compare.family == 'axis' else 'study'}; "
-                      f"pairs by {text(compare.pair_by)}; inference to {text(_ESTIMANDS[compare.estimand])}"),
+        ("Corrected", f"Holm over {'each axis' if compare.family == 'axis' else 'the study'}; "
+                      f"pairs by {text(compare.pair_by)}; inference to new seeds on these test items"),
+        *_cost(findings),
     ]  # fmt: skip
     excluded = "".join(f"<li>{text(one)}</li>" for one in findings.plan.excluded)
     items += [("Left out", f'<ul class="levels">{excluded}</ul>')] if excluded else []
@@ -134,8 +133,8 @@ def overfit(findings: Findings, claims: Claims, drawn: bool) -> str:
     ]
     printed = dict.fromkeys(claim.id for claim, _ in claims.numbers("validation_loss"))
     lead = (
-        f"<p>The last columns are what a document prints ({text(', '.join(printed))}). It names neither "
-        "model nor data, so the shape of its numbers can be tested here and their size cannot.</p>"
+        f"<p>The last columns are what a document prints ({text(', '.join(printed))}), not of this model and "
+        "data: the shape of its numbers can be tested here and their size cannot.</p>"
         if printed else ""
     )  # fmt: skip
     folded = [
@@ -168,7 +167,7 @@ def _curves_figure(findings: Findings) -> str:
         f"<h3>Curves</h3>{choices.curve_controls(findings)}"
         '<figure><div class="canvas"><div id="curves" aria-busy="true"></div></div>'
         f"<figcaption>{keys}<br>Mean over seeds, band from least to greatest. Grey: the gap between test and "
-        "the training sample, both with noise off. Circle: test at the epoch of least mean validation loss. "
+        "the training sample, both with noise off. Circle: test at the least mean validation loss. "
         "One scale for all panels; a slow first epoch may leave it at the top."
         "</figcaption></figure>"
     )
@@ -230,13 +229,37 @@ def _package_flag(findings: Findings) -> str:
     )
 
 
-def _scale(study: Any) -> dict[str, Any]:
-    data = study.data
-    return {
-        k: v
-        for k in ("train_examples", "validation_examples", "test_examples")
-        if (v := getattr(data, k, None))
-    }
+def _fixed(findings: Findings) -> Iterator[tuple[str, Any]]:
+    """Yield the settings of training, and how many examples there are, that no cell changes."""
+    study, axes = findings.study, findings.axes
+    counts = study.data.model_dump(include={f"{split}_examples" for split in ("train", "validation", "test")})
+    for block, settings in (("training", study.training.model_dump()), ("data", counts)):
+        for name, value in settings.items():
+            if value is not None and not {block, f"{block}.{name}"} & set(axes):
+                yield name, value
+
+
+def _cost(findings: Findings) -> Iterator[tuple[str, str]]:
+    """Yield how long training took, and what that costs where the study gives a price."""
+    costs = [known.result.cost for known in findings.recorded.values() if known.result.cost is not None]
+    if not costs:
+        return
+    hours = sum(cost.train_seconds for cost in costs) / 3600
+    price = findings.study.resources.price_per_hour
+    priced = f"; at {price:g} an hour: {price * hours:.3g}" if price is not None else ""
+    yield "Training took", text(f"{hours:.3g} device hours in {len(costs)} trials, scoring left out{priced}")
+
+
+def _rate_flag(findings: Findings) -> str:
+    """Say that ways of tuning were compared at one learning rate, where they were."""
+    kinds = {wording.kind(cell.coordinates.get("tuning", "")) for cell in findings.plan.cells}
+    if len(kinds) < 2 or "training.learning_rate" in findings.axes:
+        return ""
+    rate = findings.study.training.learning_rate
+    return (
+        f'<p class="flag">One learning rate, {rate:g}, serves every arm and was not searched for each: a '
+        "difference between ways of tuning is one at this rate.</p>"
+    )
 
 
 def _source(block: Any) -> str:
@@ -247,7 +270,8 @@ def _source(block: Any) -> str:
 
 
 def _groups(findings: Findings) -> str:
-    return wording.listed(list(findings.study.score.heldout.groups) or [findings.metric.group])
+    groups = (group for job in findings.plan.jobs for score in job.scores for group in score.groups)
+    return wording.listed(list(dict.fromkeys(groups)))
 
 
 def _plain(value: Any) -> str:

@@ -144,9 +144,9 @@ def shapes(findings: Findings) -> Sheet:
     rows = []
     for found in (one for one in overfitting(findings) if any(shape.n for shape in one.shapes)):
         row: dict[str, Any] = {"cell": wording.cell_name(found.cell, findings.baseline)}
-        row |= {shape.pattern: f"{shape.k} of {shape.n}" for shape in found.shapes}
+        row |= {shape.pattern: f"{shape.k} of {shape.n}" for shape in found.shapes if shape.n}
         rows.append(row)
-    patterns = [key for key in rows[0] if key != "cell"] if rows else []
+    patterns = dict.fromkeys(key for row in rows for key in row if key != "cell")
     columns = [
         Column("cell", "Cell"),
         *(Column(p, p[0].upper() + p[1:], "text", "Seeds in which") for p in patterns),

@@ -20,12 +20,12 @@ AXIS_NAMES = {
 READING_NAMES = {
     "base": "before training",
     "last": "end of training",
-    "best_validation": "best validation epoch",
+    "best_validation": "best validation loss",
     "equal_train_loss": "equal train loss",
 }
 READING_MEANINGS = {
     "last": "the model as training leaves it",
-    "best_validation": "the epoch with the least validation loss of the same group, read on test",
+    "best_validation": "the scored point of least validation loss of the same group, read on test",
     "equal_train_loss": "where each curve first reaches the train loss that every arm reaches, interpolated",
 }
 EMULATED = "emulated: an optimistic bound"
