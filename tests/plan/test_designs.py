@@ -14,17 +14,18 @@ from paribus.plan.design import Plan, expand
 from paribus.plan.preflight import obstacles
 from paribus.plan.reading import parse_study
 from paribus.sources.blocks import PathModel
-from paribus.techniques import Fp8, Lora
+from paribus.techniques import Lora, Noise
 
 
 def places(planned: Plan) -> list[tuple[str, ...]]:
     return [tuple(cell.coordinates.values()) for cell in planned.cells]
 
 
-def test_the_contracts_example_has_ten_levels_over_four_axes() -> None:
+def test_the_quickstart_has_ten_cells_over_four_axes_and_a_control() -> None:
     planned = plan(quickstart())
-    assert len(planned.cells) == 10
-    assert len(planned.jobs) == 30
+    assert len(planned.cells) == 11
+    assert len(planned.jobs) == 33
+    assert [cell.levels["neftune_noise_alpha"].alpha for cell in planned.cells if cell.is_control] == [40]
     assert planned.axes == ("gradient_accumulation_steps", "neftune_noise_alpha", "precision", "tuning")
     assert [cell.factor for cell in planned.cells] == [
         None,
@@ -32,6 +33,7 @@ def test_the_contracts_example_has_ten_levels_over_four_axes() -> None:
         *["neftune_noise_alpha"] * 2,
         *["precision"] * 3,
         *["tuning"] * 3,
+        "neftune_noise_alpha",
     ]
     assert places(planned)[0] == ("1", "0", "fp32", "full")
     assert planned.baseline is planned.cells[0]
@@ -39,7 +41,7 @@ def test_the_contracts_example_has_ten_levels_over_four_axes() -> None:
 
 def test_repeats_come_seed_by_seed_and_share_a_group() -> None:
     planned = plan(quickstart())
-    assert [job.trial.seed for job in planned.jobs] == [0] * 10 + [1] * 10 + [2] * 10
+    assert [job.trial.seed for job in planned.jobs] == [0] * 11 + [1] * 11 + [2] * 11
     for cell in planned.cells:
         assert {planned.job(trial_id).group for trial_id in cell.trials.values()} == {cell.group}
         assert {seed: planned.job(t).trial.seed for seed, t in cell.trials.items()} == {0: 0, 1: 1, 2: 2}
@@ -318,7 +320,7 @@ def test_a_plan_as_json_lists_every_trial_with_documented_keys() -> None:
     ]
     first = document["trials"][0]
     assert list(first) == ["id", "group", "seed", "settings", "content", "cells", "unsupported"]
-    assert len(document["trials"]) == 30
+    assert len(document["trials"]) == 33
     assert first["settings"]["training"]["learning_rate"] == 2e-3
     assert first["cells"] == [document["baseline"]]
     assert document == plan(quickstart()).to_json()
@@ -328,8 +330,8 @@ def test_the_four_axes_are_a_full_grid_and_a_control_that_all_train() -> None:
     text = QUICKSTART.parents[1].joinpath("four_axes", "study.yaml").read_text(encoding="utf-8")
     planned = plan(text)
     assert len(planned.cells) == 2 * 3 * 3 * 2 + 1
-    controls = [cell.levels["precision"] for cell in planned.cells if cell.is_control]
-    assert controls == [Fp8(scaling="none", compute="emulated")]
+    controls = [cell.levels["neftune_noise_alpha"] for cell in planned.cells if cell.is_control]
+    assert controls == [Noise(alpha=40)]
     assert obstacles(planned, Machine(name="a processor", memory_bytes=2**33, cores=2)) == {}
     base = plan(quickstart()).baseline.trials
     assert planned.baseline.trials == base

@@ -40,6 +40,6 @@ def test_sequences_longer_than_the_model_reads_cannot_run() -> None:
 def test_a_plan_as_json_lists_what_cannot_run_with_its_reason() -> None:
     planned = plan(quickstart())
     trials = planned.to_json(obstacles(planned, CPU))["trials"]
-    assert len(trials) == 30
+    assert len(trials) == 33
     blocked = [entry["unsupported"] for entry in trials if entry["unsupported"]]
     assert [sorted(entry) for entry in blocked] == [["reason", "technique", "way_out"]] * 3

@@ -102,6 +102,16 @@ BAD = {
     ),
     "metric's group": ("test.same_wording", "test.same_wordin", "unknown metric", "'test.same_wording.loss'"),
     "metric's split": ("test.same_wording", "train.same_wording", "unknown metric", "same_wording.loss"),
+    "metric on validation": ("test.same", "validation.same", "unknown metric", "'test.same_wording.loss'"),
+    "task that is not built": ("task: instruction", "task: pretrain", "must be instruction, not", ""),
+    "varied task": (
+        "neftune_noise_alpha: [0",
+        "task: [instruction",
+        "task of a study is fixed",
+        "at the top",
+    ),
+    "estimand that is not built": ("new_seeds_these_items", "new_seeds_and_items", "estimand must be", ""),
+    "matched by": ("pair_by: seed", "matched_by: tuning_budget", "matched_by must be left out", ""),
     "reading": ("at: best_validation", "at: best_valid", "at must be", "'best_validation'"),
     "margin": ("margin: 0.02", "margin: -1", "greater than 0, not the number -1", ""),
     "confidence": ("confidence: 0.95", "confidence: 95", "less than 1, not the number 95", ""),
@@ -144,7 +154,12 @@ BAD = {
         "no cell",
         "under include",
     ),
-    "unknown control": ("family: axis", "controls: [{precision: fp9}]", "unknown precision 'fp9'", "'fp8'"),
+    "unknown control": (
+        "alpha: 40",
+        "alphas: 40",
+        "unknown setting 'neftune_noise_alphas'",
+        "'neftune_noise_alpha'",
+    ),
     "include of an unknown axis": ("keep: none", "include: [{tunin: lora}]", "'tunin'", "'tuning'"),
     "field that a technique has not": (
         "keep: none",
@@ -180,6 +195,12 @@ def test_a_bad_value_is_named_with_its_line_and_the_way_out(name: str) -> None:
 
 LINES_ON = {"duplicate key": 1, "a bracket left open": 1, "fixed beside vary": -6}
 """Where the line is not that of the change: the second key, the line after the bracket, the fixed value."""
+
+
+def test_a_key_written_as_it_is_without_it_is_no_error() -> None:
+    """`task` and `matched_by` have one value each in this version, and it may be written."""
+    lines = ("task: instruction", "compare: {matched_by: null, estimand: new_seeds_these_items}")
+    assert parse_study(short(*lines)) == parse_study(short())
 
 
 def test_an_axis_cannot_be_crossed_with_itself() -> None:

@@ -199,4 +199,4 @@ def test_planning_a_study_loads_no_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code, str(QUICKSTART)], capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.split(maxsplit=1) == ["30", "[]\n"]
+    assert done.stdout.split(maxsplit=1) == ["33", "[]\n"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paribus.errors import nearest
 from paribus.plan import levels
 from paribus.plan.complaints import Problem
-from paribus.plan.study import EMBEDDED_GROUPS, QUANTITIES, SPLITS, Study
+from paribus.plan.study import COMPARED, EMBEDDED_GROUPS, QUANTITIES, Study
 
 
 def contradictions(study: Study) -> list[Problem]:
@@ -53,13 +53,8 @@ def _metric(study: Study) -> list[Problem]:
     groups = study.score.heldout.groups or (EMBEDDED_GROUPS if study.data.source == "embedded" else ())
     compare, route = study.compare, ("compare", "metric")
     parts = compare.metric.split(".")
-    shaped = len(parts) >= 3 and parts[0] in SPLITS and parts[-1] in QUANTITIES
+    shaped = len(parts) >= 3 and parts[0] == COMPARED and parts[-1] in QUANTITIES
     if shaped and (not groups or compare.group in groups):
         return []
-    valid = [
-        f"{split}.{group}.{quantity}"
-        for split in SPLITS
-        for group in groups or ("all",)
-        for quantity in QUANTITIES
-    ]
+    valid = [f"{COMPARED}.{group}.{quantity}" for group in groups or ("all",) for quantity in QUANTITIES]
     return [Problem(route, f"unknown metric {compare.metric!r}", nearest(compare.metric, valid))]

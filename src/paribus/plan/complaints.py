@@ -101,6 +101,7 @@ _TYPES = {
     "int": "a whole number", "float": "a number", "string": "a word", "bool": "true or false",
     "tuple": "a list", "list": "a list", "dict": "a block of keys and values",
     "model": "a block of keys and values", "model_attributes": "a block of keys and values", "path": "a path",
+    "none": "left out",
 }  # fmt: skip
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),

@@ -59,11 +59,15 @@ def shorthand(block: str) -> str | None:
 
 def known(name: str, route: Route) -> str:
     """Return the name of a setting that exists; raises Problems with the nearest valid one."""
-    if name in names():
-        return name
+    if name == "task":
+        raise Problems(
+            Problem(route, "the task of a study is fixed", "set it at the top: `task: instruction`")
+        )
     if name in ("seed", "seeds", "repeat.seeds"):
         raise Problems(Problem(route, "seeds are repeated, not varied", "list them under repeat.seeds"))
-    raise Problems(Problem(route, f"unknown setting {name!r}", suggestion(name, BLOCKS)))
+    if name not in names():
+        raise Problems(Problem(route, f"unknown setting {name!r}", suggestion(name, BLOCKS)))
+    return name
 
 
 def suggestion(name: str, among: Iterable[str]) -> str:

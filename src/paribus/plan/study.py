@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, field_validator
 
 from paribus.errors import Place
-from paribus.plan.trial import Task, Training
+from paribus.plan.trial import Training
 from paribus.plan.yaml_lines import Document, Route
 from paribus.sources.blocks import DataBlock, ModelBlock
 from paribus.techniques import Accumulation, Noise, Precision, Settings, Tuning
@@ -18,6 +18,8 @@ from paribus.techniques.tuning.full import Full
 
 FILE = "study.yaml"
 SPLITS = ("validation", "test")
+COMPARED = "test"
+"""The split of every metric that is compared: validation has chosen the point it is read at."""
 QUANTITIES: dict[str, Literal["lower", "higher"]] = {"loss": "lower", "accuracy": "higher"}
 """The figures a metric can name, and which direction is better."""
 EMBEDDED_GROUPS = ("same_wording", "new_wording")
@@ -94,8 +96,8 @@ class Compare(Settings):
     pair_by: Literal["seed"] = "seed"
     baseline: Levels = Field(default_factory=dict)
     controls: tuple[Levels, ...] = ()
-    estimand: Literal["new_seeds_these_items", "new_seeds_and_items"] = "new_seeds_these_items"
-    matched_by: Literal["tuning_budget"] | None = None
+    estimand: Literal["new_seeds_these_items"] = "new_seeds_these_items"
+    matched_by: None = None
 
     @property
     def split(self) -> str:
@@ -138,7 +140,7 @@ class Study(Settings):
     paribus: Literal[1]
     name: str = Field(min_length=1)
     question: str = ""
-    task: Task = "instruction"
+    task: Literal["instruction"] = "instruction"
     model: ModelBlock
     data: DataBlock
     training: Training
