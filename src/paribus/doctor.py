@@ -11,6 +11,7 @@ from paribus.record.provenance import LIBRARIES, installed
 from paribus.sources.blocks import EmbeddedModel
 from paribus.sources.models import locate
 from paribus.techniques import AXES, Setting, Technique
+from paribus.techniques.precision.native import NEEDS
 
 FORMATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
 
@@ -39,7 +40,8 @@ def examine() -> dict[str, Any]:
 
 def _format(name: str, machine: Machine, dtypes: list[str]) -> dict[str, Any]:
     """Say whether torch stores a format here and whether the device multiplies in it."""
-    needs = {"float16": (7, 0), "bfloat16": (8, 0), "float8_e4m3fn": (8, 9), "float8_e5m2": (8, 9)}
+    kinds = {"float16": "fp16", "bfloat16": "bf16", "float8_e4m3fn": "fp8", "float8_e5m2": "fp8"}
+    needs = {dtype: NEEDS[kind] for dtype, kind in kinds.items()}
     stored = name in dtypes or name == "float32"
     if name == "float32" or (
         machine.compute_capability and machine.compute_capability >= needs.get(name, (10, 0))

@@ -43,7 +43,8 @@ def facts() -> dict[str, Any]:
 
 
 def _accelerator_attached() -> bool:
-    return Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists()
+    """Look for a device node; a container may have been given any of a host's devices, not only the first."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
 
 
 def _key() -> str:

@@ -68,10 +68,10 @@ class Findings:
         self.primary: At = compare.at
         self.rules = Rules(compare.margin, compare.confidence, compare.family)
 
-    @cached_property
-    def axes(self) -> list[str]:
+    @property
+    def axes(self) -> tuple[str, ...]:
         """Name the axes that vary, in the order of the study."""
-        return list(dict.fromkeys(axis for cell in self.plan.cells for axis in cell.coordinates))
+        return self.plan.axes
 
     @cached_property
     def one_at_a_time(self) -> bool:

@@ -20,8 +20,8 @@ FILE = "study.yaml"
 SPLITS = ("validation", "test")
 COMPARED = "test"
 """The split of every metric that is compared: validation has chosen the point it is read at."""
-QUANTITIES: dict[str, Literal["lower", "higher"]] = {"loss": "lower", "accuracy": "higher"}
-"""The figures a metric can name, and which direction is better."""
+QUANTITIES = ("loss", "accuracy")
+"""The figures a compared metric can name."""
 EMBEDDED_GROUPS = ("same_wording", "new_wording")
 Levels = dict[str, Any]
 """A level for each of some settings, by dotted name."""
@@ -42,6 +42,13 @@ class Exclusion(Settings):
 
     where: Condition
     reason: str = Field(min_length=1)
+
+
+class Inclusion(Settings):
+    """A cell that the design has not: the levels it changes, and its seeds where these are fewer."""
+
+    levels: Levels
+    seeds: tuple[int, ...] | None = None
 
 
 class Repeat(Settings):
@@ -111,11 +118,6 @@ class Compare(Settings):
     def quantity(self) -> str:
         return self.metric.rsplit(".", 1)[1]
 
-    @property
-    def better(self) -> Literal["lower", "higher"]:
-        """Say which direction of the metric is better."""
-        return QUANTITIES[self.quantity]
-
 
 class Resources(Settings):
     """What a trial is given and what an hour of it costs; never part of an identity."""
@@ -151,7 +153,7 @@ class Study(Settings):
     design: Literal["grid", "one_factor_at_a_time", "leave_one_out"] = "grid"
     vary: dict[str, Axis] = Field(default_factory=dict)
     exclude: tuple[Exclusion, ...] = ()
-    include: tuple[Levels, ...] = ()
+    include: tuple[Inclusion, ...] = ()
     repeat: Repeat
     score: Scores = Scores()
     compare: Compare

@@ -71,7 +71,7 @@ def _write_aside(path: Path, data: bytes) -> Path:
 
 
 def left_over(folder: Path) -> list[Path]:
-    """Remove temporary files of killed writers, if that many seconds old; at 0 nobody may be writing."""
+    """List the temporary files of writers, alive or killed, in a trial's folder and the two levels below."""
     return [path for depth in ("", "*/", "*/*/") for path in folder.glob(f"{depth}{TEMPORARY}*")]
 
 

@@ -37,11 +37,6 @@ def provenance(machine: Machine, environment: Mapping[str, str]) -> dict[str, An
     }
 
 
-def name_of(record: dict[str, Any]) -> str:
-    """Return the 16 hex digits that name a provenance record."""
-    return identity(record)
-
-
 def source_sha256() -> str:
     """Hash the package's own Python files, by relative name and content."""
     root = Path(__file__).parent.parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -105,8 +105,6 @@ class TrialResult(Settings):
     `proof` holds each technique's evidence by axis; `resolved` what was really used (dtype, attention kernel,
     micro-batch, optimizer class). Readings of held-out loss stand in `scores/<score-id>.json`.
     """
-
-    FINAL: ClassVar = ("finished", "diverged")
 
     paribus: int = SCHEMA
     trial_id: str

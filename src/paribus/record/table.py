@@ -38,13 +38,8 @@ def tidy(plan: Plan, store: Store) -> pd.DataFrame:
     recorded, places = store.recorded(), coordinates(plan)
     known = [recorded[job.trial_id] for job in plan.jobs if job.trial_id in recorded]
     rows = [row for found in known for row in _rows(found, places.get(found.job.trial_id, {}))]
-    columns = ["trial_id", "group", "seed", "outcome", *varied_axes(plan), *MEASURED]
+    columns = ["trial_id", "group", "seed", "outcome", *plan.axes, *MEASURED]
     return pd.DataFrame(rows, columns=pd.Index(columns))
-
-
-def varied_axes(plan: Plan) -> list[str]:
-    """Name the axes that a plan varies, in the order of the study."""
-    return list(dict.fromkeys(axis for cell in plan.cells for axis in cell.coordinates))
 
 
 def coordinates(plan: Plan) -> dict[str, dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paribus.machine import Machine
 from paribus.plan.trial import Job
-from paribus.record.result import HeldoutScore, Identity
+from paribus.record.result import HeldoutScore
 from paribus.record.store import Recorded, Store
 from paribus.run.options import Options
 from paribus.run.supervisor import run_jobs
@@ -19,8 +19,6 @@ from paribus.sources.cache import cache_folder
 
 if TYPE_CHECKING:
     from paribus.plan.design import Plan
-
-HASHES = tuple(Identity.model_fields)
 
 
 @dataclass(frozen=True)

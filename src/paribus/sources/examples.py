@@ -73,7 +73,7 @@ def numbered(conversations: Iterable[tuple[Turn, ...]]) -> tuple[Example, ...]:
 
 
 def content_sha256(examples: Iterable[Example]) -> str:
-    """Return the hash of a sequence of examples; their order counts, since training follows it."""
+    """Return the hash of a sequence of examples; their order counts, although training has one of its own."""
     whole = hashlib.sha256()
     for example in examples:
         whole.update(digest(example.turns).encode())
