@@ -186,6 +186,17 @@ def test_included_cells_and_controls_are_planned_after_the_design() -> None:
     assert planned.axes == ("neftune_noise_alpha", "tuning", "precision")
 
 
+def test_an_included_cell_may_take_some_of_the_seeds() -> None:
+    planned = plan(
+        short(
+            "vary: {neftune_noise_alpha: [0, 5]}",
+            "include: [{gradient_accumulation_steps: 4, seeds: [1]}]",
+        ).replace("seeds: [0]", "seeds: [0, 1]")
+    )
+    assert [list(cell.trials) for cell in planned.cells] == [[0, 1], [0, 1], [1]]
+    assert len(planned.jobs) == 5
+
+
 def test_the_baseline_is_the_base_cell_unless_compare_names_another() -> None:
     text = short("vary: {tuning: [full, lora]}", "tuning: lora")
     assert plan(text).baseline.coordinates == {"tuning": "lora"}
@@ -335,3 +346,17 @@ def test_the_four_axes_are_a_full_grid_and_a_control_that_all_train() -> None:
     assert obstacles(planned, Machine(name="a processor", memory_bytes=2**33, cores=2)) == {}
     base = plan(quickstart()).baseline.trials
     assert planned.baseline.trials == base
+
+
+def test_a_package_is_planned_with_the_file_its_weights_are_in() -> None:
+    class Packaged(FixedContents):
+        def model(self, block: ModelBlock) -> ModelContent:
+            return replace(super().model(block), gguf_file="w.gguf")
+
+    text = short().replace("{source: embedded}", "{source: package, package: weights_of_it}", 1)
+    assert "package: weights_of_it" in text
+    named, bare = (expand(parse_study(t), c) for t, c in (
+        (text.replace("weights_of_it", "weights_of_it, gguf_file: w.gguf"), Packaged()), (text, Packaged()),
+    ))  # fmt: skip
+    assert getattr(bare.jobs[0].trial.model, "gguf_file", None) == "w.gguf"
+    assert bare.jobs[0].trial.model == named.jobs[0].trial.model

@@ -161,6 +161,12 @@ BAD = {
         "'neftune_noise_alpha'",
     ),
     "include of an unknown axis": ("keep: none", "include: [{tunin: lora}]", "'tunin'", "'tuning'"),
+    "included seeds that the study has not": (
+        "keep: none",
+        "include: [{tuning: lora, seeds: [7]}]",
+        "some of the study's seeds",
+        "choose from",
+    ),
     "field that a technique has not": (
         "keep: none",
         "include: [{tuning.r: 4}]",

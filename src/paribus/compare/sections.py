@@ -28,7 +28,7 @@ def masthead(findings: Findings, links: Iterable[tuple[str, str]]) -> str:
     others = {name: count for name, count in findings.outcomes.items() if name != "finished"}
     facts += [f"<b>{count}</b> {text(name.replace('_', ' '))}" for name, count in others.items()]
     facts += [f"<b>{len(findings.missing)}</b> without an outcome"] if findings.missing else []
-    facts += [f"<b>{len(plan.cells)}</b> cells", f"<b>{len(study.repeat.seeds)}</b> seeds each"]
+    facts += [f"<b>{len(plan.cells)}</b> cells", _seeds(findings)]
     nav = "".join(f'<a href="#{name}">{text(title)}</a>' for name, title in links)
     question = study.question or f"What does {study.name} show?"
     return (
@@ -36,6 +36,12 @@ def masthead(findings: Findings, links: Iterable[tuple[str, str]]) -> str:
         f'<h1>{text(question)}</h1><ul class="facts">{"".join(f"<li>{fact}</li>" for fact in facts)}</ul>'
         f'<nav aria-label="Sections">{nav}</nav></div></header>'
     )
+
+
+def _seeds(findings: Findings) -> str:
+    """Say how many seeds each cell has: a number, or the fewest and the most."""
+    counts = sorted({found.planned for found in findings.cells})
+    return f"<b>{' to '.join(map(str, counts[:: max(1, len(counts) - 1)]))}</b> seeds each"
 
 
 def short_answer(findings: Findings) -> str:
@@ -74,7 +80,7 @@ def design(findings: Findings) -> str:
         ("Compared by", f"{markup.code(findings.metric)} at {text(wording.READING_NAMES[findings.primary])}: "
                         f"{text(wording.READING_MEANINGS[findings.primary])}"),
         ("Counts as equal", text(margin)),
-        ("Corrected", f"Holm over {'each axis' if compare.family == 'axis' else 'the study'}; "
+        ("Corrected", f"Holm over {_family(findings)}; "
                       f"pairs by {text(compare.pair_by)}; inference to new seeds on these test items"),
         *_cost(findings),
     ]  # fmt: skip
@@ -220,13 +226,19 @@ def _emulated_flag(findings: Findings) -> str:
 
 
 def _package_flag(findings: Findings) -> str:
-    gguf = getattr(findings.study.model, "gguf_file", None)
-    if not gguf:
+    models = (job.trial.model for job in findings.plan.jobs)
+    files = dict.fromkeys(name for model in models if (name := _gguf_file(model)))
+    if not files:
         return ""
     return (
-        f'<p class="flag">The weights come from {markup.code(gguf)}, a quantised GGUF file that was '
-        "dequantised to fp32: no reference for questions of precision.</p>"
+        f'<p class="flag">The weights come from {wording.listed(list(map(markup.code, files)))}, a GGUF file '
+        "that was dequantised to fp32: no reference for questions of precision.</p>"
     )
+
+
+def _gguf_file(model: Any) -> str | None:
+    path = getattr(model, "path", None)
+    return getattr(model, "gguf_file", None) or (path.name if path and path.suffix == ".gguf" else None)
 
 
 def _fixed(findings: Findings) -> Iterator[tuple[str, Any]]:
@@ -237,6 +249,12 @@ def _fixed(findings: Findings) -> Iterator[tuple[str, Any]]:
         for name, value in settings.items():
             if value is not None and not {block, f"{block}.{name}"} & set(axes):
                 yield name, value
+
+
+def _family(findings: Findings) -> str:
+    if findings.rules.family == "study":
+        return "the study"
+    return "each axis" if findings.one_at_a_time else "each axis, and over all cells together"
 
 
 def _cost(findings: Findings) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,8 @@ class Arm:
     levels: dict[str, Any]
     factor: str | None = None
     is_control: bool = False
+    seeds: tuple[int, ...] | None = None
+    """The seeds it is repeated with; None for all of the study's."""
 
     @property
     def at(self) -> tuple[str, ...]:
@@ -48,7 +50,9 @@ class Assembly:
     def names(self) -> tuple[str, ...]:
         study = self.study
         crossed = (name for axis in study.vary.values() for name in axis.also)
-        stated = (name for cell in (*study.include, *study.compare.controls) for name in cell)
+        stated = (
+            name for cell in (*(i.levels for i in study.include), *study.compare.controls) for name in cell
+        )
         return tuple(dict.fromkeys([*study.vary, *crossed, *stated, *study.compare.baseline]))
 
     @cached_property

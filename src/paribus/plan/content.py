@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from paribus.errors import ParibusError, Place, StudyError, nearest
 from paribus.plan.study import SPLITS, Study
 from paribus.plan.trial import Content, Heldout
-from paribus.sources.blocks import DataBlock, HubModel, ModelBlock
+from paribus.sources.blocks import DataBlock, HubModel, ModelBlock, PackageModel
 from paribus.techniques import ModelFacts, Settings
 
 T = TypeVar("T")
@@ -29,11 +29,12 @@ class DataContent:
 
 @dataclass(frozen=True)
 class ModelContent:
-    """A model's hash and facts, and the commit where it came from the hub."""
+    """A model's hash and facts, the commit where it came from the hub, the GGUF file its weights are in."""
 
     sha256: str
     facts: ModelFacts
     commit: str | None = None
+    gguf_file: str | None = None
 
 
 class Contents(Protocol):
@@ -57,7 +58,7 @@ class Found:
 
     def model(self, block: ModelBlock) -> ModelContent:
         files = self._files(block)
-        return ModelContent(files.sha256, files.facts, files.commit)
+        return ModelContent(files.sha256, files.facts, files.commit, files.gguf_file)
 
     def data(self, block: DataBlock) -> DataContent:
         from paribus.sources.load import content_sha256, load_splits
@@ -147,10 +148,12 @@ def content_of(contents: Contents, model: ModelBlock, data: DataBlock) -> Conten
 
 
 def pinned(contents: Contents, model: ModelBlock) -> ModelBlock:
-    """Return the block with its hub revision pinned to the commit that was found."""
-    commit = contents.model(model).commit
-    if isinstance(model, HubModel) and commit:
-        return model.model_copy(update={"revision": commit})
+    """Return the block with what was found of it: the commit of a hub model, the GGUF file in a package."""
+    found = contents.model(model)
+    if isinstance(model, HubModel) and found.commit:
+        return model.model_copy(update={"revision": found.commit})
+    if isinstance(model, PackageModel):
+        return model.model_copy(update={"gguf_file": found.gguf_file})
     return model
 
 

@@ -175,7 +175,7 @@ def _jobs(arm: Arm, study: Study, contents: Contents) -> list[Job]:
     model, data = arm.draft["model"], arm.draft["data"]
     blocks = {**arm.draft, "model": pinned(contents, model), "content": content_of(contents, model, data)}
     score = contents.heldout(data)
-    trials = [Trial(**blocks, seed=seed) for seed in study.repeat.seeds]
+    trials = [Trial(**blocks, seed=seed) for seed in arm.seeds or study.repeat.seeds]
     canonical = trials[0].canonical()
     group = identity({key: value for key, value in canonical.items() if key != "seed"})
     return [
@@ -213,9 +213,9 @@ def _planned(assembly: Assembly) -> tuple[list[Arm], list[Excluded]]:
             arms[arm.at] = arm
         else:
             excluded.append(Excluded(arm.coordinates, reason))
-    for index, changes in enumerate(study.include):
-        arm = assembly.arm(changes, ("include", index), _factor(assembly, changes))
-        arms.setdefault(arm.at, arm)
+    for index, included in enumerate(study.include):
+        arm = assembly.arm(included.levels, ("include", index), _factor(assembly, included.levels))
+        arms.setdefault(arm.at, replace(arm, seeds=included.seeds))
     for index, changes in enumerate(study.compare.controls):
         arm = assembly.arm(changes, ("compare", "controls", index), _factor(assembly, changes))
         arms[arm.at] = replace(arms.get(arm.at, arm), is_control=True)

@@ -13,7 +13,7 @@ from paribus.errors import Place, StudyError, nearest
 from paribus.plan import levels
 from paribus.plan.checks import contradictions
 from paribus.plan.complaints import Problem, Problems, as_error, coerced, said, translate
-from paribus.plan.study import EMBEDDED_GROUPS, FILE, Axis, Exclusion, Source, Study
+from paribus.plan.study import EMBEDDED_GROUPS, FILE, Axis, Exclusion, Inclusion, Source, Study
 from paribus.plan.yaml_lines import Document, Route, parse, read
 from paribus.sources.blocks import EmbeddedData
 from paribus.techniques import AXES
@@ -67,7 +67,7 @@ class _Reading:
         self.raw |= {
             "vary": vary,
             "exclude": self._each("exclude", self._exclusion),
-            "include": self._each("include", self._levels),
+            "include": self._each("include", self._inclusion),
         }
         self._compare()
         study = self._checked(written)
@@ -186,6 +186,19 @@ class _Reading:
                 Problem(route, "this excludes every cell", "name the settings of the cells to exclude")
             )
         return Exclusion.model_construct(where=where, reason=reason)
+
+    def _inclusion(self, raw: Any, route: Route) -> Inclusion:
+        """Read a further cell, with `seeds` where it takes only some of the study's."""
+        seeds = raw.get("seeds") if isinstance(raw, dict) else None
+        if seeds is None:
+            return Inclusion.model_construct(levels=self._levels(raw, route), seeds=None)
+        repeat = self.raw.get("repeat")
+        repeated = repeat.get("seeds", []) if isinstance(repeat, dict) else []
+        if not isinstance(seeds, list) or not seeds or any(seed not in repeated for seed in seeds):
+            message = f"must be some of the study's seeds, not {said(seeds)}"
+            raise Problems(Problem((*route, "seeds"), message, f"choose from {repeated}"))
+        given = {name: level for name, level in raw.items() if name != "seeds"}
+        return Inclusion.model_construct(levels=self._levels(given, route), seeds=tuple(seeds))
 
     def _each(
         self, key: str, read_one: Callable[[Any, Route], T], inside: str | None = None
