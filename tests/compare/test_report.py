@@ -24,6 +24,7 @@ from paribus.compare.report import report, write_report
 from paribus.plan.design import Plan
 from paribus.record.result import Crashed, Diverged, Killed, OutOfMemory, Skipped
 from paribus.record.store import Store
+from paribus.sources.blocks import PathModel
 
 ROOT = Path(__file__).parents[2]
 VOID = {"meta", "link", "br", "img", "input", "hr"}
@@ -306,3 +307,33 @@ def test_a_share_of_the_baseline_is_one_of_the_cells_it_was_paired_with(tmp_path
     sheet = precision(Findings(plan, store), Claims())
     assert sheet is not None
     assert [row["relative"].mean for row in sheet.rows[1:]] == [pytest.approx(10.0)]
+
+
+def test_weights_out_of_a_gguf_file_are_said_to_be(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path / "study", vary="{neftune_noise_alpha: [0, 5]}")
+    assert "dequantised" not in report(plan, Store(tmp_path / "none"))
+    jobs = tuple(
+        job.model_copy(
+            update={"trial": job.trial.model_copy(update={"model": PathModel(path=Path("m/w.gguf"))})}
+        )
+        for job in plan.jobs
+    )
+    assert "w.gguf, a GGUF file that was dequantised" in Reader(
+        report(replace(plan, jobs=jobs), Store(tmp_path / "none"))
+    ).text.replace(" ,", ",")
+
+
+def test_speed_on_another_machine_is_no_ratio(tmp_path: Path) -> None:
+    plan, store = plan_of(tmp_path / "study", vary="{precision: [fp32, bf16]}"), Store(tmp_path / "results")
+    for job in plan.jobs:
+        record(store, job)
+    sheet = precision(Findings(plan, store), Claims())
+    assert sheet is not None
+    assert (sheet.rows[1]["speed"], sheet.rows[1]["memory"]) == ("1.00x", "not measured")
+    for job in plan.jobs:
+        if job.trial.precision.kind == "bf16":
+            path = store.folder(job.trial_id) / "result.json"
+            path.write_text(path.read_text().replace("Test CPU", "Other CPU"))
+    sheet = precision(Findings(plan, store), Claims())
+    assert sheet is not None
+    assert sheet.rows[1]["speed"] == "other machine"

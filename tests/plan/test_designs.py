@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,11 @@ from studies import QUICKSTART, FixedContents, plan, quickstart, short
 
 from paribus.errors import StudyError
 from paribus.machine import Machine
+from paribus.plan.content import ModelContent
 from paribus.plan.design import Plan, expand
 from paribus.plan.preflight import obstacles
 from paribus.plan.reading import parse_study
-from paribus.sources.blocks import PathModel
+from paribus.sources.blocks import ModelBlock, PathModel
 from paribus.techniques import Lora, Noise
 
 

@@ -127,6 +127,11 @@ def _native_cost(findings: Findings, row: Mapping[str, Any]) -> dict[str, str]:
         return {"speed": "1x", "memory": "1x"}
     if wording.is_emulated(row["level"]):
         return {"speed": "not run", "memory": "not run"}
+    classes = {
+        findings.recorded[k].result.machine_class for k in _at(findings, None) + _at(findings, row["level"])
+    }
+    if len(classes) > 1:
+        return {"speed": "other machine", "memory": "other machine"}
     found = {}
     for key, name in (("speed", "tokens_per_second"), ("memory", "peak_memory_bytes")):
         treated, base = (_cost(findings, name, row["level"]), _cost(findings, name, None))
@@ -134,11 +139,16 @@ def _native_cost(findings: Findings, row: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _cost(findings: Findings, name: str, level: str | None) -> float | None:
+def _at(findings: Findings, level: str | None) -> list[str]:
+    """Return the finished trials at a level of precision and the baseline's levels of all else."""
     base = findings.baseline
     wanted = {**base.coordinates, **({"precision": level} if level else {})} if base else {}
     ids = [k for cell in findings.plan.cells if cell.coordinates == wanted for k in cell.trials.values()]
-    costs = [getattr(findings.recorded[k].result.cost, name, None) for k in ids if k in findings.finished]
+    return [k for k in ids if k in findings.finished]
+
+
+def _cost(findings: Findings, name: str, level: str | None) -> float | None:
+    costs = [getattr(findings.recorded[k].result.cost, name, None) for k in _at(findings, level)]
     known = [cost for cost in costs if cost is not None]
     return fmean(known) if known else None
 

@@ -62,13 +62,13 @@ def comparison(findings: Findings) -> Sheet:
     )
     note = (
         f"{findings.metric} in {findings.metric.unit}, {_better(findings.metric)} is better, at {reading}. "
-        f"{_percent(findings)} t intervals over seeds, differences paired by seed."
+        f"{_percent(findings)} t intervals over seeds, differences paired by seed; "
+        "each interval holds for its row alone, p is corrected."
     )
     if findings.rules.margin:
         level = f"{2 * findings.rules.confidence - 1:.0%}".replace("%", "\u00a0%")
-        note += (
-            f" Equivalent: the {level} interval, two one-sided tests, is within ±{findings.rules.margin:g}."
-        )
+        within = f"within ±{findings.rules.margin:g}"
+        note += f" Equivalent: the {level} interval, two one-sided tests, is {within}, uncorrected."
     return Sheet("comparison", f"Every cell at {reading}", columns, tuple(rows), note)
 
 
