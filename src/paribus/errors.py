@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+MOST_LISTED = 24
+"""Names in one message, so that a folder of a thousand files does not hide what was meant."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -60,4 +63,11 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     names = sorted(set(valid))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{hint}Available: {', '.join(names)}."
+    return f"{hint}Available: {listed(names)}."
+
+
+def listed(names: Iterable[str]) -> str:
+    """Join sorted names by commas; of many the first, with how many more there are."""
+    known = sorted(names)
+    more = len(known) - MOST_LISTED
+    return ", ".join(known[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")

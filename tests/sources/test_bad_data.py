@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_a_missing_field_names_the_nearest_column(tmp_path: Path) -> None:
     error = refused(tmp_path, GOOD + '{"prompt": "x", "completions": "y"}\n')
     assert str(error.place) == f"{tmp_path / 'train.jsonl'}:3"
     assert error.message == "field 'completion' is missing."
-    assert str(error.way_out).startswith("Did you mean 'completions'? Available: completions, prompt.")
+    assert str(error.way_out).startswith("Did you mean 'completions'? Available: completions.")
     assert "data.columns: {completion: completions}" in str(error.way_out)
 
 
@@ -105,6 +106,63 @@ def test_a_field_without_text(tmp_path: Path, value: Any, fault: str) -> None:
     error = refused(tmp_path, GOOD + json.dumps({"prompt": "x", "completion": value}))
     assert error.message == f"field 'completion' {fault}"
     assert str(error.place) == f"{tmp_path / 'train.jsonl'}:3"
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        ("NaN", "must be text and is the number nan."),
+        ("-Infinity", "must be text and is the number -inf."),
+        (r'"cut \ud83d"', "holds half of a character, a surrogate without its partner, as text that was cut"),
+        ("[" * 100_000, "nested too deeply to be an example."),
+    ],
+)
+def test_what_json_allows_and_a_text_cannot_hold(tmp_path: Path, value: str, fault: str) -> None:
+    error = refused(tmp_path, GOOD + f'{{"prompt": "x", "completion": {value}}}')
+    assert fault in error.message
+    assert str(error.place) == f"{tmp_path / 'train.jsonl'}:3"
+
+
+def test_a_row_without_its_answer_is_not_told_to_take_the_prompt_for_it(tmp_path: Path) -> None:
+    error = refused(tmp_path, GOOD + '{"prompt": "x"}')
+    assert error.message == "field 'completion' is missing."
+    assert error.way_out == "Fill it in or remove the row. Available: prompt."
+
+
+@pytest.mark.parametrize(
+    ("header", "fault"),
+    [
+        ("prompt,prompt,completion", "two columns are called 'prompt'"),
+        ("prompt;completion", "separated by ';'"),
+    ],
+)
+def test_a_csv_header_that_hides_a_column(tmp_path: Path, header: str, fault: str) -> None:
+    error = refused(tmp_path, f"\n{header}\na,b,c\n", "t.csv")
+    assert fault in error.message
+    assert str(error.place) == f"{tmp_path / 't.csv'}:2"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "way_out"),
+    [
+        ("a.jsonl", gzip.compress(GOOD.encode()), "It is compressed by gzip: zcat a.jsonl"),
+        ("a.jsonl", GOOD.encode("utf-16"), "Convert the file: iconv -f utf-16 -t utf-8 a.jsonl"),
+        ("a.jsonl.gz", b"", "It is compressed; take the file out of it first: gunzip a.jsonl.gz"),
+    ],
+)
+def test_packed_and_wide_files_are_recognised(
+    tmp_path: Path, name: str, content: bytes, way_out: str
+) -> None:
+    assert str(refused(tmp_path, content, name).way_out).startswith(way_out)
+
+
+def test_a_folder_of_many_files_is_not_listed_whole(tmp_path: Path) -> None:
+    for number in range(100):
+        (tmp_path / f"part{number:03}.jsonl").write_text(GOOD)
+    with pytest.raises(DataError) as caught:
+        load_splits(FilesData(train="part77.jsonl"), tmp_path)
+    assert str(caught.value.way_out).startswith("Did you mean 'part077.jsonl'? Available: part000.jsonl, ")
+    assert str(caught.value.way_out).endswith("part023.jsonl and 76 more.")
 
 
 def test_json_and_parquet_name_the_row(tmp_path: Path) -> None:
@@ -157,13 +215,13 @@ def test_an_unknown_field_in_the_column_map(tmp_path: Path) -> None:
 
 
 def test_a_group_must_be_a_word(tmp_path: Path) -> None:
-    rows = GOOD.replace("}", ', "kind": "a.b"}')
+    rows = (GOOD + '{"prompt": "add 1 and 4", "completion": "5"}\n').replace("}", ', "kind": "a.b"}')
     assert "a group is a word" in refused(tmp_path, rows, columns={"group": "kind"}).message
 
 
 def test_too_few_prompts_to_set_some_aside(tmp_path: Path) -> None:
     error = refused(tmp_path, GOOD.splitlines()[0])
-    assert error.message == "data.test is missing, and 1 different prompts are too few to set some aside."
+    assert error.message == "data.test is missing, and too few different prompts are left for it: 1."
 
 
 def test_an_unset_variable_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

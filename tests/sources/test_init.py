@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,12 +185,36 @@ def facts() -> Callable[[float], ModelFacts]:
 
 
 def test_sizes_follow_model_and_data(facts: Callable[[float], ModelFacts]) -> None:
-    tiny = sizes(facts(1e6), [100] * 1000, {"train": 1000}, 1000)
+    tiny = sizes(facts(1e6), [100] * 1000, {"train": 800, "validation": 100, "test": 100}, 0.1)
     assert (tiny.train, tiny.validation, tiny.test, tiny.batch, tiny.epochs) == (800, 64, 100, 16, 3)
-    large = sizes(facts(7e9), [600] * 1000, {"train": 1000, "test": 500}, 1000)
+    large = sizes(facts(7e9), [600] * 1000, {"train": 900, "validation": 100, "test": 500}, 0.1)
     assert (large.train, large.test, large.epochs, large.full) == (32, 48, 1, False)
     assert (large.max_length, large.learning_rate) == (512, "2e-4")
     assert large.why_length == "the model's context; about 1000 of 1000 texts are longer and lose their end"
+
+
+def test_repeated_prompts_count_once_and_too_few_are_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": f"ask {n % 10}", "completion": f"answer {n}"} for n in range(50)]
+    written = init("embedded", write(tmp_path / "d.jsonl", rows), tmp_path / "study")
+    assert "splits: 30 to train, 10 to validate, 10 to test" in written.decisions
+    for few in (rows[:1], rows[:2], [{"prompt": "same", "completion": str(n)} for n in range(50)]):
+        with pytest.raises(DataError, match="too few different prompts are left for it: 1"):
+            init("embedded", write(tmp_path / "few.jsonl", few), tmp_path / "few")
+    assert not (tmp_path / "few").exists()
+
+
+@pytest.mark.parametrize("first", ['[{"speaker": "user", "content": "a"}]', "[]", '"text"'])
+def test_a_first_row_that_is_malformed_is_named_by_its_field(tmp_path: Path, first: str) -> None:
+    (tmp_path / "d.jsonl").write_text(f'{{"messages": {first}}}')
+    with pytest.raises(DataError, match="field 'messages'"):
+        init("embedded", str(tmp_path / "d.jsonl"), tmp_path / "study")
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    model = Path(shutil.copytree(BASE, tmp_path / "model"))
+    (model / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match=r"the tokenizer in .* cannot be loaded: "):
+        init(str(model), write(tmp_path / "d.jsonl", chat(50)), tmp_path / "study")
 
 
 @pytest.mark.parametrize("count", [3, 5, 12, 50, 400])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from paribus.embedded import BASE
 from paribus.errors import ModelError
-from paribus.sources.blocks import EmbeddedModel, PathModel
+from paribus.sources.blocks import EmbeddedModel, FilesData, PathModel
+from paribus.sources.examples import Turn, numbered
 from paribus.sources.models import ModelFiles, locate
 from paribus.train import convert
-from paribus.train.data import end_ids, load_tokenizer
+from paribus.train.data import encode, end_ids, load_tokenizer
 from paribus.train.model import load_model
 
 WIDTH, LAYERS, HEADS, GROUPS, INNER, TOKENS = 32, 2, 4, 2, 48, 262
@@ -169,6 +173,63 @@ def test_a_model_that_transformers_does_not_know(tmp_path: Path) -> None:
     (folder / "config.json").write_text(config.replace('"llama"', '"lama"'))
     with pytest.raises(ModelError, match="cannot be loaded"):
         load_model(locate(PathModel(path=folder), Path()))
+
+
+def _without(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
+    del weights["model.norm.weight"]
+
+
+def _wider(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
+    config["intermediate_size"] *= 2
+
+
+def _not_numbers(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
+    weights["model.norm.weight"][0] = torch.nan
+
+
+def _another_task(weights: dict[str, torch.Tensor], config: dict[str, Any]) -> None:
+    config["tie_word_embeddings"] = False
+
+
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        (_without, r"LlamaForCausalLM: model\.norm\.weight is missing\."),
+        (_wider, r"weight is \d+ x \d+ in its file and \d+ x \d+ by its config, and \d+ more"),
+        (_not_numbers, r"model\.norm\.weight holds values that are not finite\."),
+        (_another_task, r"lm_head\.weight is missing\."),
+    ],
+)
+def test_no_weight_is_drawn_anew_in_silence(
+    tmp_path: Path, damage: Callable[[dict[str, torch.Tensor], dict[str, Any]], None], fault: str
+) -> None:
+    folder = Path(shutil.copytree(BASE, tmp_path / "model"))
+    weights = load_file(folder / "model.safetensors")
+    config = json.loads((folder / "config.json").read_text())
+    damage(weights, config)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=fault):
+        load_model(locate(PathModel(path=folder), Path()))
+
+
+def test_a_damaged_tokenizer_is_named(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(BASE, tmp_path / "model"))
+    (folder / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match=r"the tokenizer in .* cannot be loaded: "):
+        load_tokenizer(locate(PathModel(path=folder), Path()))
+
+
+def test_a_token_without_an_embedding_is_named(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(BASE, tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text())
+    tokenizer = load_tokenizer(locate(PathModel(path=folder), Path()))
+    highest = max(tokenizer("say", add_special_tokens=False)["input_ids"])
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": highest}))
+    tokenizer = load_tokenizer(locate(PathModel(path=folder), Path()))
+    examples = numbered([(Turn("text", "say"),)])
+    with pytest.raises(ModelError, match=rf"the tokenizer gives token {highest} .* embeddings for {highest}"):
+        encode(examples, tokenizer, FilesData(train="t", form="text"), 99)
 
 
 def test_a_tokenizer_without_padding_pads_with_its_end(tmp_path: Path) -> None:

@@ -12,10 +12,12 @@ from paribus.sources.blocks import Form
 from paribus.sources.examples import Turn
 from paribus.sources.files import columns_of
 from paribus.sources.forms import FIELDS, Reader, Row
+from paribus.sources.models import unreadable_tokenizer
 
 ASKED = ("prompt", "question", "instruction", "query", "input", "source", "problem")
 ANSWERED = ("completion", "answer", "response", "output", "target", "chosen", "solution")
 RUNNING = ("text", "content", "document")
+SPOKEN: dict[str, Form] = {"messages": "messages", "conversations": "sharegpt"}
 CHARACTERS = 3.5
 """In a token of English text, where no tokenizer can be asked."""
 AROUND_A_TURN, AROUND_ALL = 6, 24
@@ -43,6 +45,9 @@ def detect(rows: Sequence[Row], path: Path) -> Detected:
     answered = next((lowered[name] for name in ANSWERED if name in lowered), None)
     if asked and answered:
         return _mapped("prompt_completion", {"prompt": asked, "completion": answered})
+    talk = next((lowered[name] for name in SPOKEN if name in lowered), None)
+    if talk:  # as text in a csv file, or with a first row that the reader will refuse by name
+        return _mapped(SPOKEN[talk.lower()], {talk.lower(): talk})
     text = next((lowered[name] for name in RUNNING if name in lowered), None)
     if text:
         return _mapped("text", {"text": text})
@@ -86,7 +91,10 @@ def lengths(listed: Sequence[tuple[Turn, ...]], model: Path | None) -> list[int]
     else:
         from tokenizers import Tokenizer
 
-        whole = Tokenizer.from_file(str(tokenizer))
+        try:
+            whole = Tokenizer.from_file(str(tokenizer))
+        except Exception as fault:  # the library raises nothing narrower
+            raise unreadable_tokenizer(tokenizer.parent, fault) from fault
         counts = [
             [
                 len(one.ids)

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import DataError, Place, nearest
+from paribus.errors import DataError, Place, listed, nearest
 from paribus.sources.forms import Row
 
 VARIABLE = re.compile(r"\$\{([^}]*)\}")
+COMPRESSED = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+"""Endings of files that hold another file, and the command that takes it out."""
 LONGEST_FIELD = 2**27
 """Characters in one csv field, far above Python's default of 131,072 that long documents exceed."""
 
@@ -46,7 +48,7 @@ def read_rows(path: Path, field: str = "data") -> list[Row]:
     if path.suffix.lower() not in _READERS:
         raise DataError(
             f"{field}: the ending of {str(path)!r} does not say what it is.",
-            way_out=f"Use one of {', '.join(sorted(_READERS))}.",
+            way_out=_unpacked(path) or f"Use one of {', '.join(sorted(_READERS))}.",
         )
     try:
         rows = list(_READERS[path.suffix.lower()](path))
@@ -62,6 +64,11 @@ def columns_of(rows: list[Row]) -> list[str]:
     return list(dict.fromkeys(str(name) for row in rows for name in row.values))
 
 
+def _unpacked(path: Path) -> str | None:
+    command = COMPRESSED.get(path.suffix.lower())
+    return f"It is compressed; take the file out of it first: {command} {path.name}" if command else None
+
+
 def _siblings(path: Path) -> str:
     if not path.parent.is_dir():
         return f"The folder {str(path.parent)!r} does not exist. Relative paths start at the study file."
@@ -72,7 +79,7 @@ def _inside(folder: Path, name: str | None = None) -> str:
     files = [entry.name for entry in folder.iterdir() if entry.suffix.lower() in _READERS]
     if not files:
         return f"The folder {str(folder)!r} has no data files."
-    return nearest(name, files) if name else f"Available: {', '.join(sorted(files))}."
+    return nearest(name, files) if name else f"Available: {listed(files)}."
 
 
 def _decoded(path: Path) -> str:
@@ -84,8 +91,17 @@ def _decoded(path: Path) -> str:
         raise DataError(
             f"byte {data[fault.start]:#04x} is not UTF-8.",
             place=Place(path, line),
-            way_out=f"Convert the file, for example: iconv -f latin1 -t utf-8 {path.name}",
+            way_out=_readable(data, path.name),
         ) from fault
+
+
+def _readable(data: bytes, name: str) -> str:
+    """Say how a file becomes UTF-8, by its first bytes."""
+    if data.startswith(b"\x1f\x8b"):
+        return f"It is compressed by gzip: zcat {name} > unpacked_{name}"
+    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+    encoding = "-f utf-16" if wide else "for example: iconv -f latin1"
+    return f"Convert the file{': iconv ' if wide else ', '}{encoding} -t utf-8 {name}"
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
@@ -105,6 +121,12 @@ def _parsed(path: Path, line: int, text: str) -> Any:
             place=Place(path, line),
             way_out="Each line must be one JSON object.",
         ) from fault
+    except RecursionError as fault:
+        raise _too_deep(Place(path, line)) from fault
+
+
+def _too_deep(place: Place) -> DataError:
+    return DataError("nested too deeply to be an example.", place=place)
 
 
 def _json(path: Path) -> Iterator[Row]:
@@ -123,6 +145,8 @@ def _json(path: Path) -> Iterator[Row]:
             place=Place(path, fault.lineno),
             way_out="The file must be a JSON list of objects.",
         ) from fault
+    except RecursionError as fault:
+        raise _too_deep(Place(path)) from fault
     yield from (_row(item, number, Place(path)) for number, item in enumerate(_only_list(whole, path), 1))
 
 
@@ -164,7 +188,7 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Row]:
     try:
         for cells in reader:
             if cells and header is None:
-                header = cells
+                header = _header(cells, Place(path, line))
             elif cells and header is not None:
                 number += 1
                 yield Row(_named(header, cells, path, line), number, Place(path, line))
@@ -175,6 +199,22 @@ def _delimited(path: Path, delimiter: str) -> Iterator[Row]:
             place=Place(path, line),
             way_out="Text with quotes or line breaks must stand in double quotes, quotes in it doubled.",
         ) from fault
+
+
+def _header(cells: list[str], place: Place) -> list[str]:
+    twice = [cell for cell in cells if cells.count(cell) > 1]
+    if twice:
+        raise DataError(
+            f"two columns are called {twice[0]!r}.", place=place, way_out="Rename one or remove it."
+        )
+    other = next((mark for mark in (";", "\t", "|") if len(cells) == 1 and mark in cells[0]), None)
+    if other:
+        raise DataError(
+            f"the header is one column, {cells[0]!r}: its names are separated by {other!r}.",
+            place=place,
+            way_out="Give the file the ending .tsv." if other == "\t" else "Save it separated by commas.",
+        )
+    return cells
 
 
 def _named(header: list[str], cells: list[str], path: Path, line: int) -> dict[str, str]:

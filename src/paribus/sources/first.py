@@ -37,15 +37,16 @@ class Sizes:
     notes: tuple[str, ...] = field(default=())
 
 
-def sizes(facts: ModelFacts, lengths: Sequence[int], counts: Mapping[str, int], prompts: int) -> Sizes:
+def share_aside(prompts: int) -> float:
+    """Return the share of so many different prompts to set aside for each split that has no file."""
+    return 0.2 if prompts < 200 else 0.1
+
+
+def sizes(facts: ModelFacts, lengths: Sequence[int], available: Mapping[str, int], share: float) -> Sizes:
     """Choose the sizes for a model and for training texts of these lengths.
 
-    `counts` are the examples of the given splits, `prompts` the different prompts of the training file.
+    `available` are the examples of each split after `share` of the prompts was set aside for missing ones.
     """
-    share = 0.2 if prompts < 200 else 0.1
-    aside = {s: max(1, round(share * prompts)) for s in ("validation", "test") if s not in counts}
-    available = dict(counts) | aside
-    available["train"] = counts["train"] - sum(aside.values())
     max_length, why_length = _max_length(lengths, facts.context_length)
     mean = sum(min(length, max_length) for length in lengths) / len(lengths)
     full = facts.parameters <= FULL_UP_TO

@@ -7,6 +7,7 @@ otherwise. Whatever is wrong is said with the file, the line, the field and the 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -82,11 +83,13 @@ class Reader:
         """Return a field that must hold text."""
         value = self.value(row, field)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            value = f"{value:g}" if isinstance(value, float) else str(value)
+            value = _digits(value)
         if not isinstance(value, str):
             raise self.error(row, field, f"must be text and is {_kind(value)}")
         if not value.strip():
             raise self.error(row, field, "is empty", "Fill it in or remove the row.")
+        if _halved(value):
+            raise self.error(row, field, _HALVED)
         return value
 
     def optional(self, row: Row, field: str) -> str:
@@ -105,7 +108,10 @@ class Reader:
         return row.values[column]
 
     def _absent(self, field: str, column: str, names: list[str]) -> str:
-        hint = nearest(column, names)
+        taken = {self.column(other) for other in FIELDS[self.form]}
+        hint = nearest(column, [name for name in names if name not in taken] or names)
+        if set(names) <= taken:
+            return f"Fill it in or remove the row. {hint[hint.index('Available') :]}"
         if hint.startswith("Did you mean"):
             guess = hint.split("'")[1]
             return f"{hint} Set data.columns: {{{field}: {guess}}}, or another data.form than {self.form}."
@@ -151,7 +157,7 @@ def _spoken(reader: Reader, row: Row, field: str, who: str, what: str) -> tuple[
     if isinstance(listed, str) and listed.lstrip().startswith("["):  # a csv file can hold a list only as text
         try:
             listed = json.loads(listed)
-        except json.JSONDecodeError as fault:
+        except (json.JSONDecodeError, RecursionError) as fault:
             raise reader.error(row, field, f"is not a JSON list: {fault}") from fault
     if not isinstance(listed, list) or not listed:
         raise reader.error(row, field, f"must be a list of turns and is {_kind(listed)}")
@@ -179,6 +185,8 @@ def _turn(fault: Callable[..., DataError], item: Any, who: str, what: str) -> Tu
     text = _joined(item[what])
     if text is None or (not text.strip() and ROLES[item[who]] != "system"):
         raise fault(f"has a {what!r} that is {'empty' if text is not None else _kind(item[what])}")
+    if _halved(text):
+        raise fault(f"has a {what!r} that {_HALVED}")
     return Turn(ROLES[item[who]], text)
 
 
@@ -192,9 +200,26 @@ def _joined(content: Any) -> str | None:
     return None
 
 
+_HALVED = "holds half of a character, a surrogate without its partner, as text that was cut amid an emoji"
+
+
+def _halved(text: str) -> bool:
+    """Say whether a text holds what no tokenizer can read: a surrogate that a cut or an escape left alone."""
+    return not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _digits(value: float) -> Any:
+    """Write a number with all its digits, a whole one without a point; what is not finite stays as it is."""
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value) if isinstance(value, int) else value
+    return str(int(value)) if value.is_integer() and abs(value) < 1e16 else repr(value)
+
+
 def _kind(value: Any) -> str:
     if value is None:
         return "null"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"the number {value}"
     if isinstance(value, list) and not value:
         return "an empty list"
     names = {bool: "a truth value", str: "text", int: "a number", float: "a number", list: "a list"}

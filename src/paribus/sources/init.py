@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.embedded import world
-from paribus.errors import DataError, ModelError, StudyError
+from paribus.errors import DataError, ModelError, StudyError, listed
 from paribus.sources.blocks import EmbeddedModel, HubData, HubModel, ModelBlock, PackageModel, PathModel
 from paribus.sources.detect import Detected, conversations, detect, lengths
-from paribus.sources.examples import Turn, digest
+from paribus.sources.examples import Turn, digest, numbered
 from paribus.sources.files import read_rows
-from paribus.sources.first import Sizes, sizes
+from paribus.sources.first import Sizes, share_aside, sizes
 from paribus.sources.hub import hub_rows, hub_splits
+from paribus.sources.load import divided
 from paribus.sources.models import ModelFiles, locate
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]*[\w-](:[\w.-]+)?(?<!json)(?<!jsonl)(?<!parquet)(?<!csv)(?<!tsv)")
@@ -75,7 +76,8 @@ def init(model: str, data: str, out: Path | None = None) -> Written:
     target = folder / "study.yaml"
     if target.exists():
         raise StudyError(f"{str(target)!r} exists already.", way_out="Name another folder with --out DIR.")
-    chosen = sizes(files.facts, lengths(found.train, files.path), found.counts, len(_prompts(found.train)))
+    share = share_aside(len({digest(turns[:-1] or turns) for turns in found.train}))
+    chosen = sizes(files.facts, lengths(found.train, files.path), _available(found, share), share)
     text = "\n".join(_lines(block, files, found, chosen, folder)) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -120,9 +122,9 @@ def _data(name: str) -> _Data:
         files = _files(Path(name).expanduser())
         rows = {split: read_rows(path, f"--data ({split})") for split, path in files.items()}
     detected = detect(rows["train"], files.get("train", Path(name)))
-    listed = {split: conversations(found, detected) for split, found in rows.items()}
-    counts = {split: len(found) for split, found in listed.items()}
-    return _Data(files, hub, detected, listed["train"], counts)
+    read = {split: conversations(found, detected) for split, found in rows.items()}
+    counts = {split: len(found) for split, found in read.items()}
+    return _Data(files, hub, detected, read["train"], counts)
 
 
 def _files(path: Path) -> dict[str, Path]:
@@ -137,13 +139,16 @@ def _files(path: Path) -> dict[str, Path]:
     if "train" not in found:
         raise DataError(
             f"the folder {str(path)!r} has no training file.",
-            way_out=f"Name one file, or call it train.jsonl. Found: {', '.join(present) or 'nothing'}.",
+            way_out=f"Name one file, or call it train.jsonl. Found: {listed(present) or 'nothing'}.",
         )
     return found
 
 
-def _prompts(train: list[tuple[Turn, ...]]) -> set[str]:
-    return {digest(turns[:-1] or turns) for turns in train}
+def _available(found: _Data, share: float) -> dict[str, int]:
+    """Count the examples of each split as the study will read them; DataError where they are too few."""
+    missing = {split: share for split in ("test", "validation") if split not in found.counts}
+    left, aside = divided(numbered(found.train), missing)
+    return found.counts | {"train": len(left)} | {split: len(taken) for split, taken in aside.items()}
 
 
 def _lines(block: ModelBlock, files: ModelFiles, found: _Data, chosen: Sizes, out: Path) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import get_args
 
@@ -42,15 +42,15 @@ def load_splits(block: DataBlock, base: Path) -> Splits:
     reader = Reader(block.form, block.columns)
     train = _examples(reader, rows["train"] or [])
     origin = dict(zip((example.id for example in train), rows["train"] or [], strict=True))
-    prompts = len({digest(example.prompt) for example in train})
-    held: dict[str, Groups] = {}
-    for name, share in (("test", block.test_share), ("validation", block.validation_share)):
-        listed = rows[name]
-        if listed is None:
-            train, aside = _set_aside(train, round(share * prompts), name)
-            held[name] = _grouped(aside, [reader.group(origin[example.id]) for example in aside])
-        else:
-            held[name] = _grouped(_examples(reader, listed), [reader.group(row) for row in listed])
+    shares = {"test": block.test_share, "validation": block.validation_share}
+    train, aside = divided(train, {name: share for name, share in shares.items() if rows[name] is None})
+    held = {
+        name: _grouped(taken, [reader.group(origin[example.id]) for example in taken])
+        for name, taken in aside.items()
+    }
+    for name in (name for name in shares if name not in aside):
+        listed = rows[name] or []
+        held[name] = _grouped(_examples(reader, listed), [reader.group(row) for row in listed])
     return Splits(
         train=_limited(train, block.train_examples),
         validation={k: _limited(v, block.validation_examples) for k, v in held["validation"].items()},
@@ -94,6 +94,17 @@ def _grouped(examples: Sequence[Example], groups: Sequence[str]) -> Groups:
     return {g: tuple(e for e, own in zip(examples, groups, strict=True) if own == g) for g in names}
 
 
+def divided(
+    train: tuple[Example, ...], shares: Mapping[str, float]
+) -> tuple[tuple[Example, ...], dict[str, tuple[Example, ...]]]:
+    """Set a share of the training prompts aside for each split named; return what is left and each share."""
+    prompts = len({digest(example.prompt) for example in train})
+    aside = {}
+    for name, share in shares.items():
+        train, aside[name] = _set_aside(train, round(share * prompts), name)
+    return train, aside
+
+
 def _set_aside(
     examples: tuple[Example, ...], count: int, name: str
 ) -> tuple[tuple[Example, ...], tuple[Example, ...]]:
@@ -105,8 +116,8 @@ def _set_aside(
     ranked = sorted(set(prompts.values()), key=lambda prompt: _draw(name, prompt))
     if len(ranked) < 2:
         raise DataError(
-            f"data.{name} is missing, and {len(ranked)} different prompts are too few to set some aside.",
-            way_out=f"Give data.{name} a file, or train on more examples.",
+            f"data.{name} is missing, and too few different prompts are left for it: {len(ranked)}.",
+            way_out=f"Give data.{name} a file, or train on more examples; prompts that repeat count once.",
         )
     chosen = set(ranked[: min(max(1, count), len(ranked) - 1)])
     left = tuple(example for example in examples if prompts[example.id] not in chosen)

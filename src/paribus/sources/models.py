@@ -110,6 +110,15 @@ def _directory(folder: Path, commit: str | None = None) -> ModelFiles:
     )
 
 
+def unreadable_tokenizer(folder: Path, fault: Exception) -> ModelError:
+    """Return the error for a tokenizer whose files are there and cannot be loaded."""
+    reason = (str(fault).strip() or type(fault).__name__).splitlines()[0]
+    return ModelError(
+        f"the tokenizer in {str(folder)!r} cannot be loaded: {reason}",
+        way_out="Copy or download its files again, or save it anew with tokenizer.save_pretrained(DIR).",
+    )
+
+
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if path.is_file():

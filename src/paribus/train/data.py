@@ -20,7 +20,7 @@ from paribus.errors import DataError, ModelError
 from paribus.sources.blocks import DataBlock
 from paribus.sources.cache import cache_folder, write_whole
 from paribus.sources.examples import Example, content_sha256
-from paribus.sources.models import ModelFiles
+from paribus.sources.models import ModelFiles, unreadable_tokenizer
 from paribus.sources.template import rendering
 from paribus.train.convert import tokenizer_folder
 from paribus.train.render import Span, render
@@ -52,13 +52,17 @@ class Encoded:
 
 def load_tokenizer(files: ModelFiles) -> Any:
     """Load a model's tokenizer; one without a padding token pads with its end-of-text token."""
-    tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder(files), local_files_only=True)
+    folder = tokenizer_folder(files)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as fault:  # the library raises nothing narrower where tokenizer.json is damaged
+        raise unreadable_tokenizer(folder, fault) from fault
     if not tokenizer.is_fast:
         raise ModelError(
             f"the tokenizer in {str(files.path)!r} cannot say which characters a token stands for.",
             way_out="Save it as a fast tokenizer (tokenizer.json).",
         )
-    if tokenizer.pad_token is None:
+    if tokenizer.pad_token is None or tokenizer.pad_token_id >= files.facts.vocabulary:
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
     return tokenizer
 
@@ -91,7 +95,20 @@ def encode_all(
     if rows is None:
         rows = [encoder.encoded(example) for example in listed]
         write_whole(path, _packed(rows))
+    _check_known(rows, tokenizer)
     return rows
+
+
+def _check_known(rows: Sequence[Encoded], tokenizer: Any) -> None:
+    """Raise ModelError where a token has no place in the model's embeddings, which training would die of."""
+    vocabulary = _described(tokenizer, "config.json").get("vocab_size")
+    highest = max((token for row in rows for token in row.input_ids), default=0)
+    if isinstance(vocabulary, int) and highest >= vocabulary:
+        raise ModelError(
+            f"the tokenizer gives token {highest} ({tokenizer.convert_ids_to_tokens(highest)!r}), and the "
+            f"model has embeddings for {vocabulary}, 0 to {vocabulary - 1}.",
+            way_out="Use the tokenizer that the model was made with, or resize the model's embeddings.",
+        )
 
 
 def collate(rows: Sequence[Encoded], pad_token_id: int) -> dict[str, torch.Tensor]:
@@ -112,11 +129,15 @@ def end_ids(tokenizer: Any) -> frozenset[int]:
     """Return the tokens that end a text: the tokenizer's own, and those its model stops generating at."""
     found = {tokenizer.eos_token_id}
     for name in ("generation_config.json", "config.json"):
-        path = Path(tokenizer.name_or_path) / name
-        if path.is_file():
-            listed = json.loads(path.read_bytes()).get("eos_token_id")
-            found |= set(listed) if isinstance(listed, list) else {listed}
+        listed = _described(tokenizer, name).get("eos_token_id")
+        found |= set(listed) if isinstance(listed, list) else {listed}
     return frozenset(token for token in found if isinstance(token, int))
+
+
+def _described(tokenizer: Any, name: str) -> dict[str, Any]:
+    """Return a settings file that lies beside the tokenizer; empty where there is none."""
+    path = Path(tokenizer.name_or_path) / name
+    return json.loads(path.read_bytes()) if path.is_file() else {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ def inspect(study: Study) -> Inspection:
         shown=tuple(_shown(example, encoder) for example in _telling(study, tokenizer, splits.train)),
         lengths=lengths,
         overlap=shared,
-        advice=tuple(_advice(lengths, shared, limit, files.facts.context_length)),
+        advice=tuple(_advice(lengths, shared, limit, files.facts.context_length, mode)),
     )
 
 
@@ -101,7 +101,7 @@ def _shown(example: Example, encoder: Encoder) -> Shown:
 
 
 def _advice(
-    lengths: Sequence[Lengths], shared: Sequence[Shared], limit: int, context: int | None
+    lengths: Sequence[Lengths], shared: Sequence[Shared], limit: int, context: int | None, mode: str
 ) -> Iterator[str]:
     """Name what most often goes wrong unseen, each with its remedy."""
     if context is not None and limit > context:
@@ -119,7 +119,7 @@ def _advice(
         if uncut > 0:
             yield (
                 f"{uncut} whole texts in {_name(one)} have no end-of-text token as last target: the model "
-                "will not learn to stop. Use a chat template that ends answers, or data.template: plain."
+                f"will not learn to stop. {_ENDING[mode]}"
             )
         if one.duplicates:
             yield f"{one.duplicates} of {one.examples} in {_name(one)} repeat an earlier one."
@@ -129,6 +129,13 @@ def _advice(
                 f"{pair.shared} of {pair.prompts} prompts of {pair.second} are in {pair.first} too, such as "
                 f"{pair.example[:60]!r}: scores there measure memory too. Remove them from one of the two."
             )
+
+
+_ENDING = {
+    "chat": "Use a chat template that ends answers, or data.template: plain.",
+    "plain": "Name the tokenizer's eos_token in its tokenizer_config.json.",
+}
+"""How answers get an end, by the way they are rendered."""
 
 
 def _name(one: Lengths) -> str:
