@@ -55,6 +55,11 @@ def test_no_file_means_no_claims(tmp_path: Path) -> None:
             r":3.*twice",
         ),
         ("claims:\n  - id: [\n", r"claims.yaml:\d"),
+        (
+            "claims:\n  - id: A\n    document: d\n    says: s\n    checks:\n"
+            "      - {kind: difference, axis: a, level: l, expected: equal, tolerance: 1}\n",
+            r":6.*belongs to a number; equal is judged by the study's margin",
+        ),
         ("claims:\n  - {id: A, document: d, says: s, checks: [{kind: shape, pattern: v}]}\n", r":2.*pattern"),
     ],
 )

@@ -134,6 +134,8 @@ def test_the_short_answer_is_written_from_the_numbers(quickstart: tuple[Plan, St
     assert points["In one sentence"].text.startswith("Of 8 levels on 4 axes, 4 improved and none worsened")
     assert points["Helped"].items[0].startswith("Tuning LoRA lowered it by 0.115 [0.098, 0.132], p")
     assert any("only 2 of 3 trials finished" in item for item in points["Helped"].items)
+    assert "equivalence p\u00a0=" in points["Equivalent"].items[0]
+    assert "this test could not have seen a loss" in points["Equivalent"].text
     assert "U-shaped in 3 of 3 seeds" in points["Overfitting"].text
     assert points["Did not finish"].items == (
         "Tuning LoRA r=4 α=8: crashed, 1 trial.",

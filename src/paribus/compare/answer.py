@@ -104,7 +104,10 @@ def _described(contrast: Contrast) -> str:
         said = f"{level(contrast)} {way} it by {_size(found)}"
     else:
         said = f"{level(contrast)}: {wording.difference(found)}"
-    p = f", p\u00a0{_equals(contrast.holm_p)}" if contrast.holm_p is not None else ""
+    of, tested = (
+        ("equivalence p", contrast.tost_p) if contrast.verdict == "equivalent" else ("p", contrast.holm_p)
+    )
+    p = f", {of}\u00a0{_equals(tested)}" if tested is not None else ""
     arm = contrast.arm
     some = f"; only {arm.finished} of {arm.planned} trials finished" if not arm.complete else ""
     return f"{said}{p}{some}."

@@ -71,6 +71,14 @@ class DifferenceCheck(Settings):
     metric: str | None = None
     at: At | None = None
 
+    @model_validator(mode="after")
+    def _tolerance_of_a_number(self) -> DifferenceCheck:
+        if self.tolerance is not None and isinstance(self.expected, str):
+            raise ValueError(
+                f"tolerance belongs to a number; {self.expected} is judged by the study's margin"
+            )
+        return self
+
     def band(self, number: float) -> Interval:
         """Return what counts as the claimed number."""
         exponent = Decimal(repr(number)).normalize().as_tuple().exponent
