@@ -198,7 +198,9 @@ def test_repeated_prompts_count_once_and_too_few_are_refused(tmp_path: Path) -> 
     written = init("embedded", write(tmp_path / "d.jsonl", rows), tmp_path / "study")
     assert "splits: 30 to train, 10 to validate, 10 to test" in written.decisions
     for few in (rows[:1], rows[:2], [{"prompt": "same", "completion": str(n)} for n in range(50)]):
-        with pytest.raises(DataError, match="too few different prompts are left for it: 1"):
+        with pytest.raises(
+            DataError, match=r"few\.jsonl: data\.\w+ is missing, and too few different prompts"
+        ):
             init("embedded", write(tmp_path / "few.jsonl", few), tmp_path / "few")
     assert not (tmp_path / "few").exists()
 

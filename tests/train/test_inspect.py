@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from paribus.embedded import BASE
+from paribus.errors import DataError
 from paribus.plan.study import Study
 from paribus.train.inspect import Inspection, inspect, show
 
@@ -132,3 +135,26 @@ def test_the_json_form_has_these_keys(looked: Callable[..., Inspection]) -> None
     ]
     assert sorted(document["shown"][0]) == ["example_id", "pieces", "targets", "tokens"]
     assert Inspection.model_validate(document) == looked(**ROWS)
+
+
+def test_an_error_of_the_data_has_a_line_of_the_study(
+    looked: Callable[..., Inspection], tmp_path: Path
+) -> None:
+    with pytest.raises(DataError) as caught:
+        looked(more=", columns: {promt: question}", **ROWS)
+    assert str(caught.value).startswith(f"{tmp_path / 'study.yaml'}:4: data.columns names the field 'promt'")
+
+
+def test_without_an_end_of_text_token_the_way_out_fits_the_rendering(tmp_path: Path) -> None:
+    model = Path(shutil.copytree(BASE, tmp_path / "model"))
+    settings = (model / "tokenizer_config.json").read_text()
+    (model / "tokenizer_config.json").write_text(settings.replace('"eos_token"', '"was_eos_token"'))
+    (tmp_path / "train.jsonl").write_text('{"text": "say a"}\n{"text": "say b"}\n{"text": "say c"}\n')
+    block = "{source: files, train: train.jsonl, form: text}"
+    study = STUDY.replace("{source: embedded}", "{source: path, path: model}") % ("", 128)
+    study = study.replace(study.split("data: ")[1].split("\n")[0], block)
+    (tmp_path / "study.yaml").write_text(study)
+    (told, *_) = inspect(Study.read(tmp_path)).advice
+    assert told.endswith(
+        "will not learn to stop. Name the tokenizer's eos_token in its tokenizer_config.json."
+    )

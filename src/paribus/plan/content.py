@@ -122,13 +122,13 @@ class Found:
     def _once(self, what: str, compute: Any, *blocks: Settings) -> Any:
         key = (what, *(block.model_dump_json() for block in blocks))
         if key not in self._kept:
-            with _placed(self.study.place("model" if what in ("model", "template") else "data")):
+            with placed(self.study.place("model" if what in ("model", "template") else "data")):
                 self._kept[key] = compute()
         return self._kept[key]
 
 
 @contextmanager
-def _placed(place: Place) -> Iterator[None]:
+def placed(place: Place) -> Iterator[None]:
     """Give an error that has no place the line of the block it is about."""
     try:
         yield

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paribus.embedded import world
-from paribus.errors import DataError, ModelError, StudyError, listed
+from paribus.errors import DataError, ModelError, Place, StudyError, listed
 from paribus.sources.blocks import EmbeddedModel, HubData, HubModel, ModelBlock, PackageModel, PathModel
 from paribus.sources.detect import Detected, conversations, detect, lengths
 from paribus.sources.examples import Turn, digest, numbered
@@ -147,7 +147,14 @@ def _files(path: Path) -> dict[str, Path]:
 def _available(found: _Data, share: float) -> dict[str, int]:
     """Count the examples of each split as the study will read them; DataError where they are too few."""
     missing = {split: share for split in ("test", "validation") if split not in found.counts}
-    left, aside = divided(numbered(found.train), missing)
+    try:
+        left, aside = divided(numbered(found.train), missing)
+    except DataError as fault:
+        raise DataError(
+            fault.message,
+            place=Place(found.files["train"]) if found.files else None,
+            way_out="Give more rows whose prompts differ, or a folder with a file for each split.",
+        ) from fault
     return found.counts | {"train": len(left)} | {split: len(taken) for split, taken in aside.items()}
 
 

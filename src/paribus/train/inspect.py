@@ -10,7 +10,7 @@ import numpy as np
 
 from paribus.sources.examples import Example, digest, overlap
 from paribus.sources.load import load_splits
-from paribus.sources.models import locate
+from paribus.sources.models import ModelFiles, locate
 from paribus.sources.template import chat_template, rendering
 from paribus.train.data import Encoder, encode_all, end_ids, load_tokenizer
 from paribus.train.inspect_view import show
@@ -26,11 +26,19 @@ WHOLE = 2**31 - 1
 
 
 def inspect(study: Study) -> Inspection:
-    """Read, render and encode a study's data as its trials will; raises DataError and ModelError."""
-    files = locate(study.model, study.folder)
-    chat_template(files, study.data)
+    """Read, render and encode a study's data as its trials will; DataError and ModelError have a line."""
+    from paribus.plan.content import placed
+
+    with placed(study.place("model")):
+        files = locate(study.model, study.folder)
+        chat_template(files, study.data)
+        tokenizer = load_tokenizer(files)
+    with placed(study.place("data")):
+        return _inspected(study, files, tokenizer)
+
+
+def _inspected(study: Study, files: ModelFiles, tokenizer: Any) -> Inspection:
     splits = load_splits(study.data, study.folder)
-    tokenizer = load_tokenizer(files)
     groups = [("train", "all", splits.train)]
     groups += [("validation", name, listed) for name, listed in splits.validation.items()]
     groups += [("test", name, listed) for name, listed in splits.test.items()]
