@@ -11,7 +11,7 @@ import synthetic
 
 from paribus.record import lease
 from paribus.record.attempt import Rules, open_attempt, read_end
-from paribus.record.result import Crashed, Killed
+from paribus.record.result import Crashed, Finished, Identity, Killed, TrialResult
 from paribus.record.store import Store
 from paribus.run.engine.local import Local
 from paribus.worker import child
@@ -133,6 +133,25 @@ def test_a_child_fenced_while_it_worked_keeps_only_its_outcome(engine, attempt, 
     assert list(attempt.store.folder(JOB.trial_id).glob("scores/*")) == []
     end = read_end(attempt.folder)
     assert (end.published, end.outcome.outcome) == (False, "finished")
+
+
+def test_scores_of_other_weights_are_not_given_to_a_recorded_trial(engine, attempt, tmp_path):
+    hashes = dict.fromkeys(Identity.model_fields, "0" * 64)
+    attempt.store.publish_result(
+        TrialResult(
+            trial_id=JOB.trial_id,
+            attempt=0,
+            machine_class=synthetic.MACHINE.machine_class,
+            provenance="p",
+            result=Finished(),
+            identity=Identity(**hashes),
+        )
+    )
+    assert wait(engine.start(order(attempt, tmp_path), attempt.lock)) == child.CRASHED
+    end = read_end(attempt.folder)
+    assert "ended at weights" in end.outcome.error
+    assert list(attempt.store.folder(JOB.trial_id).glob("scores/*")) == []
+    assert attempt.store.result(JOB.trial_id).identity.final_weights_sha256 == "0" * 64
 
 
 def test_a_module_that_was_not_preloaded_is_an_error(engine, attempt, tmp_path):

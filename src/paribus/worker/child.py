@@ -165,6 +165,7 @@ def _missing(preload: tuple[str, ...]) -> str:
 def _publish(order: Order, job: Job, performed: Performed) -> int:
     """Publish scores, curves and log, the result last; then say in the attempt whether it stands."""
     store = Store(order.job.parents[1])
+    _check_weights(store.result(job.trial_id), performed)
     for score in performed.scores:
         if not fenced(order.attempt):
             store.publish_score(score, performed.items.get(score.score_id))
@@ -182,6 +183,18 @@ def _publish(order: Order, job: Job, performed: Performed) -> int:
         warnings=performed.warnings,
     )
     return _publish_result(store, order, result)
+
+
+def _check_weights(recorded: TrialResult | None, performed: Performed) -> None:
+    """Refuse scores for a recorded trial where the rerun that gave them ended at other weights."""
+    if recorded is None or recorded.identity is None or performed.identity is None:
+        return
+    before, now = recorded.identity.final_weights_sha256, performed.identity.final_weights_sha256
+    if before != now:
+        raise RuntimeError(
+            f"the rerun ended at weights {now[:12]}, the recorded trial at {before[:12]}: another machine or "
+            "other library versions. Its scores are not those of the record; use another --results folder"
+        )
 
 
 def _result(order: Order, outcome: Outcome, **evidence: Any) -> TrialResult:
