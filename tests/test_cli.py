@@ -34,6 +34,17 @@ repeat: {seeds: [0]}
 score: {heldout: {every: epoch, groups: [same_wording], train_sample: 4}}
 compare: {metric: test.same_wording.loss, at: last, margin: 0.02}
 """
+STOPPED = """\
+import signal
+import sys
+from paribus.__main__ import main
+class Stop:
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Stop())
+main()
+"""
 COMMANDS = ["run", "plan", "status", "table", "report", "verify", "data", "init", "doctor"]
 
 
@@ -167,6 +178,75 @@ def test_an_unwritable_results_folder_is_said(folder: Path) -> None:
     assert asked.returncode == 2
     assert "a file" in asked.stderr
     assert "Traceback" not in asked.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "status", "table", "report", "verify"])
+def test_a_file_in_the_place_of_the_results_is_named(command: str, folder: Path) -> None:
+    (folder / "in the way").write_text("a file")
+    asked = paribus(folder, command, "study", "--results", "in the way")
+    assert asked.returncode == 2
+    assert "in the way" in asked.stderr and "--results" in asked.stderr
+    assert asked.stdout == ""
+
+
+def test_a_dry_run_names_what_would_start_and_writes_nothing(folder: Path) -> None:
+    def starting(*words: str) -> list[str]:
+        asked = paribus(folder, "run", "study", "--dry-run", *words)
+        assert asked.returncode == 0, asked.stderr
+        return asked.stdout.partition("would start")[2].strip(": \n").split()
+
+    rows = json.loads(paribus(folder, "plan", "study", "--json").stdout)["trials"]
+    runnable = [row["id"] for row in rows if not row["unsupported"]]
+    assert starting() == []
+    assert starting("--results", "none") == runnable
+    assert starting("--results", "none", "--only", runnable[1]) == runnable[1:2]
+    assert not (folder / "none").exists()
+
+
+def test_reading_commands_name_damage_and_run_makes_it_whole(folder: Path) -> None:
+    damaged = next(folder.glob("results/small/*/curves.parquet")).with_name("result.json")
+    damaged.write_text("{")
+    for command in ("status", "table", "report"):
+        asked = paribus(folder, command, "study")
+        assert asked.returncode == 0, asked.stderr
+        assert f"{damaged.parent.name}/result.json: is damaged" in asked.stdout + asked.stderr
+    again = paribus(folder, "run", "study")
+    assert "set aside" in again.stderr and "1 started now" in again.stdout
+    assert json.loads(paribus(folder, "status", "study", "--json").stdout)["problems"] == []
+
+
+def test_a_report_that_cannot_be_written_says_what_to_do(folder: Path) -> None:
+    (folder / "a folder").mkdir()
+    asked = paribus(folder, "report", "study", "--to", "a folder")
+    assert asked.returncode == 2
+    assert "a folder: the report cannot be written" in asked.stderr and "--to" in asked.stderr
+
+
+def test_weights_that_have_no_place_are_said_before_anything_starts(folder: Path) -> None:
+    cache = folder / "other cache"
+    cache.mkdir()
+    (cache / "scratch").symlink_to("/proc")  # a folder in which nobody may write
+    asked = paribus(folder, "run", "study", "--results", "late", PARIBUS_CACHE=str(cache))
+    assert asked.returncode == 2
+    assert "folder for weights" in asked.stderr and "PARIBUS_CACHE" in asked.stderr
+    assert not list(folder.glob("late/small/*/attempts"))
+
+
+def test_a_full_disk_behind_the_output_says_what_to_do(folder: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    with Path("/dev/full").open("w") as full:
+        asked = subprocess.run(
+            [sys.executable, "-m", "paribus", "status", "study", "--json"],
+            cwd=folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert asked.returncode == 2
+    assert "No space left" in asked.stderr and "Make room" in asked.stderr
+
+
+def test_ctrl_c_is_quiet_while_the_program_loads() -> None:
+    asked = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False)
+    assert (asked.returncode, asked.stderr) == (130, "")
 
 
 def test_a_study_that_changed_under_results_is_not_run(folder: Path) -> None:

@@ -44,6 +44,7 @@ def _open(study_path: Path, results: Path) -> tuple[Any, Any]:
 
     study = Study.read(study_path)
     store = Store(results / study.name)
+    store.check()
     return expand(pinned(study, store.root)), store
 
 
@@ -74,7 +75,7 @@ def run(
     from paribus.compare.report import write_report
     from paribus.plan import lock
     from paribus.probe import machine
-    from paribus.run import supervisor
+    from paribus.run import preparation, supervisor
 
     plan, store = _open(study, results)
     options = supervisor.Options.parse(max_workers, retry, only, accept_change=accept_change)
@@ -82,6 +83,8 @@ def run(
     screen.show_plan(plan, store, here, err)
     lock.check_change(plan, store.root, accept=accept_change)
     if dry_run:
+        starting = preparation.would_start(plan, store, here, options)
+        screen.show_start([job.trial_id for job in starting], out)
         return
     with screen.Watch(plan, err) as watch:
         summary = supervisor.run(plan, store, here, options, watch)
@@ -135,6 +138,7 @@ def table(
     if as_json + as_csv + as_latex > 1:
         raise ParibusError("--json, --csv and --latex exclude each other", way_out="Give one of them.")
     planned, store = _open(study, results)
+    screen.show_problems(store.problems, err)
     if as_json:
         _print_json(tables.rows(planned, store))
     elif as_csv:
@@ -155,6 +159,7 @@ def report(
     from paribus.compare.report import write_report
 
     planned, store = _open(study, results)
+    screen.show_problems(store.problems, err)
     out.print(str(write_report(planned, store, to or store.root / "report.html")), soft_wrap=True)
 
 
@@ -234,15 +239,9 @@ def main() -> None:
         app()
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except ParibusError as error:
-        _refuse(str(error))
-    except OSError as error:  # a file or folder the user named, or a disk that is full
-        _refuse(f"{error.filename or 'the file system'}: {error.strerror or error}")
-
-
-def _refuse(message: str) -> None:
-    err.print(f"[bold red]error[/] {screen.escape(message)}", soft_wrap=True, highlight=False)
-    sys.exit(2)
+    except (ParibusError, OSError) as error:  # what the user wrote, or a file, a folder or a disk
+        screen.show_error(error, err)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from paribus.errors import ParibusError, Place
 from paribus.machine import GIB, Machine
 from paribus.run.events import Event, Summary
 
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from paribus.plan.design import Cell, Plan
     from paribus.record.store import Store
 
-__all__ = ["escape"]
-
 COLOURS = {
     "finished": "green", "diverged": "yellow", "out_of_memory": "yellow", "skipped": "yellow",
     "unsupported": "yellow", "killed": "red", "crashed": "red", "pending": "dim",
 }  # fmt: skip
+
+ANOTHER_PLACE = (
+    "Make room or permissions there, or use another place: --results DIR, or the variables PARIBUS_CACHE "
+    "and TMPDIR."
+)
 
 
 def plain_table(title: str | None = None, **kwargs: Any) -> Table:
@@ -108,8 +112,13 @@ def show_status(document: dict[str, Any], console: Console) -> None:
         console.print(f"  [{COLOURS[outcome]}]{count:>5} {_words(outcome)}[/]", highlight=False)
     if document["running"]:
         console.print(f"  {document['running']:>5} running", highlight=False)
-    for problem in document["problems"]:
-        console.print(f"[red]set aside[/] {escape(problem)}", soft_wrap=True)
+    show_problems(document["problems"], console)
+
+
+def show_problems(problems: Iterable[object], console: Console) -> None:
+    """Print, for each file that does not count, what is wrong with it; reading leaves it where it is."""
+    for problem in problems:
+        console.print(f"[red]does not count[/] {escape(str(problem))}", soft_wrap=True, highlight=False)
 
 
 def show_verification(comparisons: list[Any], console: Console) -> None:
@@ -246,6 +255,12 @@ def time_left(seconds: float | None) -> str:
     return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
 
 
+def show_start(trials: Sequence[str], console: Console) -> None:
+    """Print which trials a run would start."""
+    count = f"{len(trials)} trial{'' if len(trials) == 1 else 's'} would start"
+    console.print(f"{count}{': ' if trials else ''}{' '.join(trials)}", soft_wrap=True, highlight=False)
+
+
 def show_summary(summary: Summary, report: object, console: Console) -> None:
     """Print how a run ended and where its report is."""
     counts = (
@@ -255,6 +270,14 @@ def show_summary(summary: Summary, report: object, console: Console) -> None:
     if summary.unsettled:
         console.print(f"[red]no outcome yet[/] {' '.join(summary.unsettled)}", soft_wrap=True)
     console.print(f"[bold]report[/] {escape(str(report))}", soft_wrap=True, highlight=False)
+
+
+def show_error(error: ParibusError | OSError, console: Console) -> None:
+    """Print what was wrong, where, and the way out; a disk that fills up names no file."""
+    if isinstance(error, OSError):
+        place = error.filename or "the disk of the output, the results, the cache or the temporary folder"
+        error = ParibusError(error.strerror or str(error), place=Place(place), way_out=ANOTHER_PLACE)
+    console.print(f"[bold red]error[/] {escape(str(error))}", soft_wrap=True, highlight=False)
 
 
 @contextmanager

@@ -10,10 +10,12 @@ import pytest
 import synthetic
 
 from paribus.errors import RecordError
+from paribus.record import lease
 from paribus.record.attempt import Rules
 from paribus.record.provenance import provenance
 from paribus.record.result import Diverged, Finished, OutOfMemory, TrialResult
 from paribus.record.store import Store, to_parquet
+from paribus.run.preparation import set_aside_damage
 
 JOB = synthetic.jobs(1)[0]
 SCORE_ID = JOB.trial.score_id(JOB.scores[0])
@@ -110,6 +112,28 @@ def test_a_truncated_table_is_named(store, name):
     assert problem.path == path
     store.set_aside(problem)
     assert not store.settled(JOB, RULES)
+
+
+@pytest.mark.parametrize("name", ["curves.parquet", f"items/{SCORE_ID}.parquet"])
+def test_a_deleted_table_is_named_and_made_again(store, name):
+    path = store.folder(JOB.trial_id) / name
+    path.unlink()
+    (problem,) = store.problems
+    assert problem.path == path and "missing" in problem.reason
+    said = [message for _, message in set_aside_damage([JOB], store)]
+    assert len(said) == 1 and str(path) in said[0]
+    assert not store.settled(JOB, RULES)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(store, tmp_path):
+    store.check()
+    (tmp_path / "a file").write_text("in the way")
+    for inside in ("", "study"):
+        with pytest.raises(RecordError, match=r"a file: .*folder"):
+            Store(tmp_path / "a file" / inside).check()
+    (tmp_path / "attempts").write_text("in the way")
+    with pytest.raises(RecordError, match=r"attempts: .*not a directory"):
+        lease.numbers(tmp_path / "attempts")
 
 
 def test_setting_a_result_aside_keeps_everything_it_stood_with(store):

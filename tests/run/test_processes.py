@@ -73,6 +73,14 @@ def await_begin(base, count=1):
         time.sleep(0.01)
 
 
+def server_of(process, base):
+    """Return the process that forked the workers which have begun a trial."""
+    workers = {line[2] for line in synthetic.journal(base)}
+    servers = [one.parent() for one in family(process) if str(one.pid) in workers]
+    assert servers and servers[0] is not None
+    return servers[0]
+
+
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_ends_at_once_and_goes_on_later(tmp_path, sent):
     for seed in range(3):
@@ -110,12 +118,7 @@ def test_a_killed_server_takes_its_workers_along_and_the_run_goes_on(tmp_path):
     synthetic.behave(tmp_path, 0, "finish", seconds=3)
     process = supervisor(tmp_path)
     await_begin(tmp_path)
-    server, workers = None, {line[2] for line in synthetic.journal(tmp_path)}
-    for one in family(process):
-        if str(one.pid) in workers:
-            server = one.parent()
-    assert server is not None
-    server.kill()
+    server_of(process, tmp_path).kill()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "overlap" not in [line[0] for line in synthetic.journal(tmp_path)]
@@ -132,6 +135,23 @@ def test_a_run_is_stopped_while_libraries_load(tmp_path):
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130, errors
+    await_end(relatives)
+    assert time.monotonic() - began < 2
+
+
+def test_a_run_is_stopped_while_libraries_load_again(tmp_path):
+    loads = f"import pathlib, time; first = pathlib.Path({str(tmp_path / 'loaded')!r})\n"
+    (tmp_path / "slow_library.py").write_text(f"{loads}time.sleep(30 * first.exists()); first.touch()")
+    synthetic.behave(tmp_path, 0, seconds=60)
+    process = supervisor(tmp_path, *synthetic.PRELOAD, "slow_library")
+    await_begin(tmp_path)
+    server_of(process, tmp_path).kill()
+    time.sleep(1)  # its end is noticed, and the libraries load again
+    relatives = family(process)
+    began = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=40)
     assert process.returncode == 130, errors
     await_end(relatives)
     assert time.monotonic() - began < 2

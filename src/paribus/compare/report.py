@@ -9,6 +9,7 @@ from paribus.compare import evidence, figures, sections
 from paribus.compare.claim import Claims, read_claims
 from paribus.compare.findings import Findings
 from paribus.compare.page import page
+from paribus.errors import ParibusError, Place
 from paribus.sources.cache import write_whole
 
 if TYPE_CHECKING:
@@ -25,8 +26,15 @@ LINKS = {
 def write_report(plan: Plan, store: Store, path: Path) -> Path:
     """Write the report of what is recorded now and return its path; works with any number of results."""
     html = report(plan, store)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, html.encode("utf-8"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, html.encode("utf-8"))
+    except OSError as error:
+        raise ParibusError(
+            f"the report cannot be written: {error.strerror}",
+            place=Place(path),
+            way_out="What is recorded stays. Make room there, or write it elsewhere: paribus report --to.",
+        ) from error
     return path
 
 

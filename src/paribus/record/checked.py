@@ -36,7 +36,21 @@ def problems(folder: Path) -> Iterator[Problem]:
     if result is not None:
         found += [check_parquet(folder, path) for path in sorted(folder.glob("items/*.parquet"))]
         found += [check_parquet(folder, folder / "curves.parquet")]
+    found += _missing(folder, found)
     yield from (one for one in found if isinstance(one, Problem))
+
+
+def _missing(folder: Path, found: list[object]) -> Iterator[Problem]:
+    """Name the tables that sound files speak of and that are not there."""
+    for one in found:
+        if isinstance(one, TrialResult) and one.result.outcome == "finished":
+            table = folder / "curves.parquet"
+        elif isinstance(one, HeldoutScore):
+            table = folder / "items" / f"{one.score_id}.parquet"
+        else:
+            continue
+        if not table.exists():
+            yield Problem(folder.name, table, "is missing")
 
 
 def read_job(folder: Path) -> Job | Problem | None:

@@ -51,10 +51,11 @@ def now() -> str:
 
 def numbers(attempts: Path) -> list[int]:
     """Return the numbers of a trial's attempts in order."""
-    try:
-        return sorted(int(entry.name) for entry in os.scandir(attempts) if entry.name.isdigit())
-    except FileNotFoundError:
-        return []
+    with recording(attempts):
+        try:
+            return sorted(int(entry.name) for entry in os.scandir(attempts) if entry.name.isdigit())
+        except FileNotFoundError:
+            return []
 
 
 def numbered(attempts: Path, number: int) -> Path:

@@ -55,6 +55,16 @@ class Store:
             probe.unlink()
             sweep(self.root / "provenance", older_than=3600)  # where no lease says who else may be writing
 
+    def check(self) -> None:
+        """Raise RecordError where a file stands in the place of the folder or of one above it."""
+        for place in (self.root, *self.root.parents):
+            if os.path.lexists(place) and not place.is_dir():
+                raise RecordError(
+                    "results are kept in a folder, and this is none",
+                    place=Place(place),
+                    way_out="Move it away, or choose another folder with --results.",
+                )
+
     # Reading
 
     def trial_ids(self) -> list[str]:

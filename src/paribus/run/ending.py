@@ -72,5 +72,6 @@ def _refuse(attempt: Attempt, end: End | None) -> None:
     said = end.outcome.error if end and isinstance(end.outcome, Crashed) else "the disk refused its result"
     raise RecordError(
         f"trial {attempt.job.trial_id}: {said}",
-        way_out="Free some space and run the same command again; what is recorded stays.",
+        way_out="Free some space, in the results folder or in the cache folder (PARIBUS_CACHE), and run the "
+        "same command again; what is recorded stays.",
     )

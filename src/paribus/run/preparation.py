@@ -5,25 +5,33 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from paribus.errors import ParibusError, Place
 from paribus.machine import Machine
+from paribus.plan.preflight import obstacles
 from paribus.plan.trial import Job
 from paribus.record import lease
 from paribus.record.attempt import Rules, attempts_of, reconcile
+from paribus.record.checked import problems
 from paribus.record.provenance import provenance
 from paribus.record.result import TrialResult, Unsupported
 from paribus.record.store import Store
-from paribus.run.options import Options
+from paribus.run.options import Options, selected
 from paribus.run.pending import unsettled
 from paribus.sources.cache import cache_folder
 from paribus.techniques.base import Settings
+
+if TYPE_CHECKING:
+    from paribus.plan.design import Plan
 
 
 def set_aside_damage(jobs: Sequence[Job], store: Store) -> Iterator[tuple[Job, str]]:
     """Move damaged files of these trials aside, so that they run again; yield each with what was wrong."""
     chosen = {job.trial_id: job for job in jobs}
     for problem in store.problems:
-        if problem.trial_id in chosen and problem.path.exists():
+        still = problem in problems(store.folder(problem.trial_id))  # it may have gone along with another
+        if problem.trial_id in chosen and still:
             place = store.set_aside(problem)
             yield chosen[problem.trial_id], f"{problem} (now in {place})"
 
@@ -32,19 +40,23 @@ def rules_for(
     jobs: Sequence[Job], store: Store, machine: Machine, options: Options, environment: Mapping[str, str]
 ) -> Rules:
     """Fix on whose behalf trials are tried, and which recorded outcomes are to be run once more."""
-    results = store.results()
-    again = {
-        job.trial_id: results[job.trial_id].attempt
-        for job in jobs
-        if job.trial_id in results and results[job.trial_id].result.outcome in options.retry
-    }
     return Rules(
         machine_class=machine.machine_class,
         provenance=store.write_provenance(provenance(machine, environment)),
         retries=options.retries,
-        again=again,
+        again=asked_again(jobs, store, options),
         forgiven=_last_attempts(jobs, store) if options.retry else {},
     )
+
+
+def asked_again(jobs: Sequence[Job], store: Store, options: Options) -> dict[str, int | None]:
+    """Return the recorded outcomes that `retry` names: trial -> the attempt that gave it."""
+    results = store.results()
+    return {
+        job.trial_id: results[job.trial_id].attempt
+        for job in jobs
+        if job.trial_id in results and results[job.trial_id].result.outcome in options.retry
+    }
 
 
 def _last_attempts(jobs: Sequence[Job], store: Store) -> dict[str, int]:
@@ -70,6 +82,14 @@ def record_obstacles(
                 store.outrank(result)
 
 
+def would_start(plan: Plan, store: Store, machine: Machine, options: Options) -> list[Job]:
+    """Return the trials that a run with these options starts, in the plan's order."""
+    jobs = selected(plan.jobs, options.only)
+    rules = Rules(machine.machine_class, provenance="", again=asked_again(jobs, store, options))
+    hindered = obstacles(plan, machine)
+    return [job for job in unsettled(jobs, store, rules) if job.trial_id not in hindered]
+
+
 def sort_out(jobs: Sequence[Job], store: Store, rules: Rules, watch: lease.Watch) -> list[Job]:
     """Tidy up what dead supervisors left of settled trials, and return the trials still to do."""
     todo = unsettled(jobs, store, rules)
@@ -85,3 +105,16 @@ def scratch_folder(store: Store) -> Path:
     """Return where kept weights of one store go, outside its results."""
     key = hashlib.sha256(str(store.root.resolve()).encode()).hexdigest()[:8]
     return cache_folder("scratch") / f"{store.root.name}-{key}"
+
+
+def made(folder: Path) -> Path:
+    """Make a folder for weights; raises ParibusError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ParibusError(
+            f"the folder for weights cannot be made: {error.strerror}",
+            place=Place(folder),
+            way_out="Set the environment variable PARIBUS_CACHE to a folder with space that can be written.",
+        ) from error
+    return folder

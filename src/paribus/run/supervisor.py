@@ -144,6 +144,8 @@ class Supervisor:
         preparation.record_obstacles(self.jobs, self.store, self.rules, hindered)
         self.todo = preparation.sort_out(self.jobs, self.store, self.rules, self.watch)
         self.todo = [job for job in self.todo if job.trial_id not in hindered]
+        if self.todo:
+            preparation.made(self.scratch)
         left = {job.trial_id for job in self.todo}
         for job in self.jobs:
             if job.trial_id not in left:
@@ -155,12 +157,24 @@ class Supervisor:
 
     def _loop(self, interrupts: Interrupts) -> None:
         while (self.todo or self.running) and not interrupts.happened:
+            if not self._can_start(interrupts):
+                continue
             self._fill()
             if self.todo or self.running:
                 handles = [running.worker.sentinel for running in self.running.values()]
                 connection.wait([*handles, interrupts.wake], LOOK_SECONDS)
             self._collect()
             self._report_progress()
+
+    def _can_start(self, interrupts: Interrupts) -> bool:
+        """Have the libraries loaded again where their server is gone; False where that did not come about."""
+        if len(self.todo) <= len(self.running) or self.engine.stands():
+            return True
+        try:
+            return self._load(interrupts)
+        except WorkerError:
+            self._count_failed_start()
+            return False
 
     def _fill(self) -> None:
         """Give every free slot a trial, and look now and then at those in other hands."""
@@ -214,6 +228,9 @@ class Supervisor:
         """Try again with a new server; a child that did start after all holds the lease until it ends."""
         attempt.end(Killed(cause="lost"))
         attempt.release()
+        self._count_failed_start()
+
+    def _count_failed_start(self) -> None:
         self.failed_starts += 1
         if self.failed_starts > FAILED_STARTS:
             raise WorkerError(
@@ -221,8 +238,7 @@ class Supervisor:
             )
 
     def _order(self, attempt: Attempt, slot: Slot) -> child.Order:
-        scratch = self.scratch / attempt.job.trial_id
-        scratch.mkdir(parents=True, exist_ok=True)
+        scratch = preparation.made(self.scratch / attempt.job.trial_id)
         return child.Order(
             job=self.store.folder(attempt.job.trial_id).resolve() / "trial.json",
             attempt=attempt.folder.resolve(),

@@ -17,6 +17,8 @@ from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
 from paribus.errors import ParibusError
 from paribus.run.interrupts import SIGNALS
 from paribus.worker import child
@@ -68,6 +70,14 @@ class Local:
         self._settings = (self.preload, environment)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(self.preload))
+
+    def stands(self) -> bool:
+        """Say whether the server runs, so that a child can start without waiting for libraries."""
+        pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+        try:
+            return pid is not None and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
 
     def warm_up(self, wake: int) -> bool:
         """Start the server and see that a child finds what it needs; False if `wake` became readable first.
