@@ -67,7 +67,7 @@ def _counts_line(plan: Plan, results: dict[str, Any], blocked: dict[str, Any]) -
     done = sum(job.trial_id in results for job in plan.jobs)
     seeds = len({job.trial.seed for job in plan.jobs})
     return (
-        f"{len(plan.cells)} cells, {seeds} seeds, {len(plan.jobs)} trials; {done} recorded, "
+        f"{len(plan.cells)} cells, {seeds} seed{'s' if seeds > 1 else ''}, {len(plan.jobs)} trials; {done} recorded, "
         f"{len(plan.jobs) - done} to go" + (f", {len(blocked)} cannot run here" if blocked else "")
     )
 
