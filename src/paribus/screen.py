@@ -66,8 +66,9 @@ def show_plan(
 def _counts_line(plan: Plan, results: dict[str, Any], blocked: dict[str, Any]) -> str:
     done = sum(job.trial_id in results for job in plan.jobs)
     seeds = len({job.trial.seed for job in plan.jobs})
+    repeats = f"{seeds} seed{'s' if seeds > 1 else ''}"
     return (
-        f"{len(plan.cells)} cells, {seeds} seed{'s' if seeds > 1 else ''}, {len(plan.jobs)} trials; {done} recorded, "
+        f"{len(plan.cells)} cells, {repeats}, {len(plan.jobs)} trials; {done} recorded, "
         f"{len(plan.jobs) - done} to go" + (f", {len(blocked)} cannot run here" if blocked else "")
     )
 
