@@ -18,7 +18,7 @@ VERDICT_COLOURS = {
     "one pair": PURPLE,
 }  # fmt: skip
 CURVES = "curves"
-TICK = "datum.value == 0 ? '0' : format(datum.value, '+.2~f')"
+TICK = "datum.value == 0 ? '0' : format(datum.value, '+.3~g')"
 
 
 def forest(findings: Findings, claims: Claims) -> dict[str, Any] | None:
