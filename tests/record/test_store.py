@@ -11,9 +11,9 @@ import synthetic
 
 from paribus.errors import RecordError
 from paribus.record import lease
-from paribus.record.attempt import Rules
 from paribus.record.provenance import provenance
 from paribus.record.result import Diverged, Finished, OutOfMemory, TrialResult
+from paribus.record.rules import Rules
 from paribus.record.store import Store, to_parquet
 from paribus.run.preparation import set_aside_damage
 

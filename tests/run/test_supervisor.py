@@ -10,8 +10,9 @@ import synthetic
 from paribus.errors import RecordError, StudyError
 from paribus.machine import Machine
 from paribus.record import lease
-from paribus.record.attempt import Attempt, Rules, open_attempt, read_end
+from paribus.record.attempt import Attempt, open_attempt, read_end
 from paribus.record.result import Crashed, Killed, OutOfMemory, Unsupported
+from paribus.record.rules import Rules
 from paribus.record.store import Store
 from paribus.run import ending
 from paribus.run.engine.local import WorkerError

@@ -10,8 +10,9 @@ import pytest
 import synthetic
 
 from paribus.record import lease
-from paribus.record.attempt import Rules, open_attempt, read_end
+from paribus.record.attempt import open_attempt, read_end
 from paribus.record.result import Crashed, Finished, Identity, Killed, TrialResult
+from paribus.record.rules import Rules
 from paribus.record.store import Store
 from paribus.run.engine.local import Local
 from paribus.worker import child

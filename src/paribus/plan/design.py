@@ -14,14 +14,13 @@ from paribus.plan import levels
 from paribus.plan.cells import Arm, Assembly, distinct
 from paribus.plan.content import Contents, Found, content_of, hub_key, pinned
 from paribus.plan.study import Study
-from paribus.plan.trial import Job, Trial, identity
+from paribus.plan.trial import Job, Trial, Unsupported, identity
 from paribus.sources.blocks import HubModel
 from paribus.techniques import ModelFacts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from paribus.plan.preflight import Unsupported
 
 LARGEST = 100_000
 """Cells a study may ask for: a slip in a grid should be an error, not an hour of planning."""

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from paribus.machine import Machine
-from paribus.plan.trial import Trial
-from paribus.techniques import ModelFacts, Obstacle, Setting, Settings
+from paribus.plan.trial import Trial, Unsupported
+from paribus.techniques import ModelFacts, Obstacle, Setting
 
 if TYPE_CHECKING:
     from paribus.plan.design import Plan
-
-
-class Unsupported(Settings):
-    """A technique cannot run on this machine and model, or ran and had no effect."""
-
-    outcome: Literal["unsupported"] = "unsupported"
-    technique: str
-    reason: str
-    way_out: str
 
 
 def obstacles(plan: Plan, machine: Machine) -> dict[str, Unsupported]:

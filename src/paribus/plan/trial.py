@@ -130,6 +130,15 @@ APPLIED = ("tuning", "precision", "neftune_noise_alpha", "gradient_accumulation_
 """Order of application: what trains is decided first, then how its products are rounded, then the noise."""
 
 
+class Unsupported(Settings):
+    """A technique cannot run on this machine and model, or ran and had no effect."""
+
+    outcome: Literal["unsupported"] = "unsupported"
+    technique: str
+    reason: str
+    way_out: str
+
+
 class Job(Settings):
     """What a worker gets, as `trial.json`: the trial, how to score it and what to keep of it."""
 

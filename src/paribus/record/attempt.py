@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 from paribus.record import lease
 from paribus.record.files import left_over, publish, sweep, to_json
 from paribus.record.result import SCHEMA, Killed, Outcome, TrialResult
+from paribus.record.rules import Rules, replaceable
 from paribus.techniques.base import Settings
 
 if TYPE_CHECKING:
@@ -41,21 +41,6 @@ class End(Settings):
     ended: str
     blameless: bool = False
     warnings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rules:
-    """On whose behalf and how often trials are tried.
-
-    `retries` are the further attempts after one that ended so; `again` names recorded results to run once
-    more (trial id -> the attempt that gave it); attempts up to the one in `forgiven` spend no retry.
-    """
-
-    machine_class: str
-    provenance: str
-    retries: Mapping[str, int] = field(default_factory=lambda: {"killed": 2, "crashed": 0})
-    again: Mapping[str, int | None] = field(default_factory=dict)
-    forgiven: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -166,13 +151,6 @@ def _standing(attempt: Attempt, rules: Rules) -> Standing | None:
     if failed is None:
         return None
     return "settled" if publish_failure(store, job, failed, rules) else "given_up"
-
-
-def replaceable(result: TrialResult, rules: Rules) -> bool:
-    """Say whether a result makes room for another: it speaks of other machines, or is to be run again."""
-    if not result.counts_on(rules.machine_class):
-        return True
-    return result.trial_id in rules.again and rules.again[result.trial_id] == result.attempt
 
 
 def _clear(attempt: Attempt) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from paribus.plan.preflight import Unsupported
+from paribus.plan.trial import Unsupported
 from paribus.techniques.base import Settings
 
 SCHEMA = 1

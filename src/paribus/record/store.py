@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from paribus.errors import Place, RecordError
 from paribus.plan.trial import Job, identity
-from paribus.record.attempt import Rules, replaceable
 from paribus.record.checked import Problem, problems, read_job, read_result, read_score
 from paribus.record.files import publish, recording, replace, sweep, to_json
 from paribus.record.lease import numbers
 from paribus.record.result import HeldoutScore, TrialResult
+from paribus.record.rules import Rules, replaceable
 
 if TYPE_CHECKING:
     import pandas as pd

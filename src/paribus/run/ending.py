@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import RecordError
-from paribus.record.attempt import Attempt, End, Rules, publish_failure, read_end, spent
+from paribus.record.attempt import Attempt, End, publish_failure, read_end, spent
 from paribus.record.files import sweep
 from paribus.record.result import Crashed, Killed, Outcome
+from paribus.record.rules import Rules
 from paribus.run.engine.local import Worker
 from paribus.worker import child
 from paribus.worker.crash import tail

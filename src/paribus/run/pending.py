@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from paribus.machine import Machine
 from paribus.plan.trial import Job
 from paribus.record import lease
-from paribus.record.attempt import Rules, attempts_of
+from paribus.record.attempt import attempts_of
+from paribus.record.rules import Rules
 from paribus.record.store import Store
 
 if TYPE_CHECKING:

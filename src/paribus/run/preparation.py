@@ -12,10 +12,11 @@ from paribus.machine import Machine
 from paribus.plan.preflight import obstacles
 from paribus.plan.trial import Job
 from paribus.record import lease
-from paribus.record.attempt import Rules, attempts_of, reconcile
+from paribus.record.attempt import attempts_of, reconcile
 from paribus.record.checked import problems
 from paribus.record.provenance import provenance
 from paribus.record.result import TrialResult, Unsupported
+from paribus.record.rules import Rules
 from paribus.record.store import Store
 from paribus.run.options import Options, selected
 from paribus.run.pending import unsettled
