@@ -11,7 +11,6 @@ from paribus.record import lease
 from paribus.record.attempt import (
     Attempt,
     End,
-    Rules,
     fenced,
     open_attempt,
     publish_failure,
@@ -21,6 +20,7 @@ from paribus.record.attempt import (
     write_end,
 )  # fmt: skip
 from paribus.record.result import Crashed, Finished, Killed, TrialResult, Unsupported
+from paribus.record.rules import Rules
 from paribus.record.store import Store
 
 JOB = synthetic.jobs(1)[0]
