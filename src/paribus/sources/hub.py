@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +26,8 @@ def hub_rows(block: HubData, split: str, base: Path) -> list[Row]:
     if remote is None:
         return read_rows(resolve(block.local[split], base), f"data.local.{split}")
     try:
-        table = _fetched(block, remote)
+        with _errors_only():
+            table = _fetched(block, remote)
     except (OSError, ValueError) as fault:
         instead = f"In its place, {unset or f'{local} does not exist.'}" if split in block.local else ""
         raise _unreachable(block, split, fault, instead) from fault
@@ -36,7 +40,8 @@ def hub_splits(name: str, config: str | None) -> HubData:
     import datasets
 
     try:
-        splits = datasets.get_dataset_split_names(name, config)
+        with _errors_only():
+            splits = datasets.get_dataset_split_names(name, config)
     except (OSError, ValueError) as fault:
         reason = (str(fault).strip() or type(fault).__name__).splitlines()[0].rstrip(".")
         raise DataError(
@@ -54,6 +59,17 @@ def _fetched(block: HubData, remote: str) -> Any:
     import datasets
 
     return datasets.load_dataset(block.name, block.config, split=remote, revision=block.revision)
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Keep the hub's own words about each retry off the screen: what came of them is said once, by us."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _local(block: HubData, split: str, base: Path) -> tuple[Path | None, str | None]:
@@ -89,7 +105,8 @@ def model_snapshot(block: HubModel) -> Path:
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(block.name, revision=block.revision, allow_patterns=WANTED))
+        with _errors_only():
+            return Path(snapshot_download(block.name, revision=block.revision, allow_patterns=WANTED))
     except (OSError, ValueError, HfHubHTTPError, HFValidationError) as fault:
         gated = isinstance(fault, GatedRepoError)
         reason = "it is gated" if gated else str(fault).strip().splitlines()[0]
