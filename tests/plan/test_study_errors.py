@@ -161,6 +161,7 @@ BAD = {
         "'neftune_noise_alpha'",
     ),
     "include of an unknown axis": ("keep: none", "include: [{tunin: lora}]", "'tunin'", "'tuning'"),
+    "a name that is taken": ("name: quickstart", "name: reference", "'reference' is taken", ""),
     "included seeds that the study has not": (
         "keep: none",
         "include: [{tuning: lora, seeds: [7]}]",

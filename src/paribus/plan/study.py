@@ -173,6 +173,8 @@ class Study(Settings):
             raise ValueError(
                 f'the name {name!r} cannot name a folder: no / \\ : * ? " < > |, no dot in front'
             )
+        if name == "reference":
+            raise ValueError("the name 'reference' is taken: committed results stand in results/reference")
         return name
 
     @staticmethod
