@@ -2,5 +2,5 @@
 
 import signal
 
-# A shell starts background jobs with Ctrl-C ignored, and what they start inherits that; tests of Ctrl-C need it.
+# A shell starts background jobs with Ctrl-C ignored, which all they start inherit; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
