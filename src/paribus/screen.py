@@ -91,7 +91,7 @@ def _state(cell: Cell, results: dict[str, Any], blocked: dict[str, Any]) -> str:
         for trial_id in cell.trials.values()
     )
     words = ", ".join(f"[{COLOURS[name]}]{count} {_words(name)}[/]" for name, count in outcomes.items())
-    return ("baseline  " if cell.is_baseline else "") + words
+    return ("baseline  " if cell.is_baseline else "control  " if cell.is_control else "") + words
 
 
 def _trial_ids(cell: Cell, results: dict[str, Any], blocked: dict[str, Any]) -> str:

@@ -193,7 +193,8 @@ def _cell_row(cell: CellFindings, findings: Findings) -> dict[str, Any]:
     row: dict[str, Any] = dict(cell.cell.coordinates)
     row |= {"seeds": cell.share, "mean": cell.estimates.get(findings.primary), "trials": cell.trials}
     axis = cell.contrast.axis if cell.contrast else None
-    row |= {"axis": wording.axis_name(axis) if axis else "Baseline"}
+    name = wording.axis_name(axis) if axis else "Baseline"
+    row |= {"axis": f"Control: {name}" if cell.cell.is_control else name}
     row |= {"level": cell.cell.coordinates[axis] if axis else _baseline_levels(cell.cell)}
     row |= {"complete": cell.finished == cell.planned, "baseline": cell.cell.is_baseline}
     if cell.contrast is not None:
