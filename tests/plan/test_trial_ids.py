@@ -200,3 +200,16 @@ def test_planning_a_study_loads_no_torch() -> None:
         [sys.executable, "-c", code, str(QUICKSTART)], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.split(maxsplit=1) == ["33", "[]\n"]
+
+
+def test_two_ways_of_saying_one_training_have_one_id() -> None:
+    """A constant rate warms up under either name; the order of module names says nothing."""
+
+    def scheduled(name: str) -> str:
+        return trial(training={"epochs": 1, "warmup_steps": 3, "lr_scheduler_type": name}).trial_id
+
+    def targeted(*names: str) -> str:
+        return trial(tuning={"kind": "lora", "target_modules": list(names)}).trial_id
+
+    assert scheduled("constant") == scheduled("constant_with_warmup") != scheduled("linear")
+    assert targeted("q_proj", "v_proj") == targeted("v_proj", "q_proj") != targeted("q_proj")

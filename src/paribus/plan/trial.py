@@ -46,9 +46,10 @@ class Training(Settings):
         return self
 
     def canonical(self) -> dict[str, Any]:
-        """Leave out Adam's settings under another optimizer, where they say nothing."""
-        adam = self.optimizer == "adamw"
-        return {k: v for k, v in super().canonical().items() if adam or not k.startswith("adam_")}
+        """Leave out Adam's settings under another optimizer; a constant rate has one name, warm-up or not."""
+        adam, constant = self.optimizer == "adamw", self.lr_scheduler_type.startswith("constant")
+        whole = {k: v for k, v in super().canonical().items() if adam or not k.startswith("adam_")}
+        return whole | ({"lr_scheduler_type": "constant"} if constant else {})
 
 
 class Content(Settings):

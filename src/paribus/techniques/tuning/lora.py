@@ -35,6 +35,12 @@ class Lora(Technique):
     lora_alpha: float = Field(16.0, gt=0)
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
 
+    def canonical(self) -> dict[str, Any]:
+        """The order in which modules are named says nothing."""
+        whole = super().canonical()
+        targets = whole["target_modules"]
+        return whole | {"target_modules": targets if isinstance(targets, str) else sorted(set(targets))}
+
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
         """Wrap the chosen layers; A is drawn by its layer's name, B is zero: training starts at the base."""
