@@ -17,15 +17,13 @@ from paribus.compare.contrast import (
     cell_contrasts,
     level_contrasts,
 )
-from paribus.compare.readings import READINGS, TRAINED, At, Curve, Metric, common_train_loss, values
+from paribus.compare.readings import READINGS, SPLITS, TRAINED, At, Curve, Metric, common_train_loss, values
 from paribus.record.result import Crashed, Diverged, Killed, OutOfMemory, Skipped, Unsupported
 
 if TYPE_CHECKING:
     from paribus.plan.design import Cell, Plan
     from paribus.record.result import HeldoutScore, TrialResult
     from paribus.record.store import Recorded, Store
-
-SPLITS = ("train_sample", "validation", "test")
 
 
 @dataclass(frozen=True)

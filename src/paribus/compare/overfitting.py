@@ -8,13 +8,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from paribus import statistics
-from paribus.compare.readings import Curve
+from paribus.compare.readings import SPLITS, Curve
 
 if TYPE_CHECKING:
     from paribus.compare.findings import Findings
     from paribus.plan.design import Cell
 
-SPLITS = ("train_sample", "validation", "test")
 FEWEST = 3
 """Readings that a shape needs; the untrained model is one point more."""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 At = Literal["base", "last", "best_validation", "equal_train_loss"]
 READINGS: tuple[At, ...] = get_args(At)
 TRAINED: tuple[At, ...] = ("last", "best_validation", "equal_train_loss")
+SPLITS = ("train_sample", "validation", "test")
+"""What is scored at every point of a curve."""
 QUANTITIES = {"loss": "nats per token", "accuracy": "share of tokens", "gap": "nats per token"}
 
 

@@ -113,11 +113,6 @@ class Trial(Settings):
         return identity({k: v for k, v in self.canonical().items() if k != "seed"})
 
     @property
-    def micro_batch(self) -> int:
-        """Return the examples in one forward pass on one rank."""
-        return self.training.effective_batch_size // self.gradient_accumulation_steps.steps
-
-    @property
     def techniques(self) -> dict[str, Technique]:
         """Return the chosen level of each named axis, in the order they are applied to a model."""
         return {name: getattr(self, name) for name in APPLIED}
