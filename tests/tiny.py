@@ -17,7 +17,7 @@ from paribus.plan.trial import Training
 from paribus.techniques import Live, Technique
 from paribus.train.data import Encoded
 from paribus.train.reading import Reader
-from paribus.train.session import Trained, train
+from paribus.train.session import Trained, optimizer_steps, train
 from paribus.train.trainer import AblationTrainer
 
 VOCABULARY = 48
@@ -106,17 +106,18 @@ def run(
     }
     if "epochs" in training:
         del settings["max_steps"]
-    live = Live(seed=seed)
-    sets = {name: value for chosen in techniques for name, value in chosen.trainer_arguments().items()}
+    chosen = Training(**settings)
+    examples = rows() if examples is None else examples
+    live = Live(seed=seed, steps=optimizer_steps(chosen, len(examples)))
     with ExitStack() as stack:
         for technique in techniques:
             model = stack.enter_context(technique.applied(model, live))
         trained = train(
             model,
-            rows() if examples is None else examples,
-            Training(**settings),
+            examples,
+            chosen,
             live,
-            technique_arguments=sets,
+            techniques=techniques,
             pad_token_id=0,
             readers=readers,
             listener=lambda step, steps, loss: None,

@@ -12,7 +12,16 @@ from paribus.errors import Place
 from paribus.plan.trial import Training
 from paribus.plan.yaml_lines import Document, Route
 from paribus.sources.blocks import DataBlock, ModelBlock
-from paribus.techniques import Accumulation, Noise, Precision, Settings, Tuning
+from paribus.techniques import (
+    Accumulation,
+    Checkpointing,
+    Dropout,
+    NoCheckpointing,
+    Noise,
+    Precision,
+    Settings,
+    Tuning,
+)
 from paribus.techniques.precision.recipes import Fp32
 from paribus.techniques.tuning.full import Full
 
@@ -150,6 +159,8 @@ class Study(Settings):
     neftune_noise_alpha: Noise = Noise(alpha=0)
     precision: Precision = Fp32()
     tuning: Tuning = Full()
+    dropout: Dropout = Dropout()
+    gradient_checkpointing: Checkpointing = NoCheckpointing()
     design: Literal["grid", "one_factor_at_a_time", "leave_one_out"] = "grid"
     vary: dict[str, Axis] = Field(default_factory=dict)
     exclude: tuple[Exclusion, ...] = ()

@@ -14,7 +14,18 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from paribus.sources.blocks import DataBlock, ModelBlock
-from paribus.techniques import Accumulation, Noise, Precision, Settings, Technique, Tuning
+from paribus.techniques import (
+    Accumulation,
+    Checkpointing,
+    Dropout,
+    NoCheckpointing,
+    Noise,
+    Precision,
+    Settings,
+    Technique,
+    Tuning,
+    added_later,
+)
 
 Task = Literal["instruction", "classification", "pretrain"]
 
@@ -87,6 +98,8 @@ class Trial(Settings):
     neftune_noise_alpha: Noise
     precision: Precision
     tuning: Tuning
+    dropout: Dropout = added_later(Dropout(), as_if_absent=Dropout())
+    gradient_checkpointing: Checkpointing = added_later(NoCheckpointing(), as_if_absent=NoCheckpointing())
     seed: int
 
     def canonical(self) -> dict[str, Any]:
@@ -122,7 +135,14 @@ class Trial(Settings):
         return identity({"trial": self.trial_id, "score": score.canonical()})
 
 
-APPLIED = ("tuning", "precision", "neftune_noise_alpha", "gradient_accumulation_steps")
+APPLIED = (
+    "tuning",
+    "precision",
+    "gradient_checkpointing",
+    "neftune_noise_alpha",
+    "dropout",
+    "gradient_accumulation_steps",
+)
 """Order of application: what trains is decided first, then how its products are rounded, then the noise."""
 
 

@@ -145,7 +145,8 @@ def _sums(model: Any, rows: Sequence[Row]) -> list[tuple[float, int, int]]:
     ).to(device)
     lengths = torch.tensor([len(row.input_ids) for row in rows], device=device)
     mask = (torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)).long()
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    logits = logits[:, -ids.shape[1] : -1]  # without those of virtual tokens in front
     targets = labels[:, 1:]
     wanted = targets != NO_TARGET
     chosen, right = logits[wanted].float(), targets[wanted]

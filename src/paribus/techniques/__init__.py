@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
@@ -18,6 +18,8 @@ from paribus.techniques.base import (
     added_later,
     sub_seed,
 )
+from paribus.techniques.dropout import Dropout
+from paribus.techniques.memory import LayerCheckpointing, NoCheckpointing
 from paribus.techniques.noise import Noise
 from paribus.techniques.precision.recipes import Bf16, Fp8, Fp16, Fp32
 from paribus.techniques.tuning.bitfit import BitFit
@@ -26,17 +28,48 @@ from paribus.techniques.tuning.lora import Lora
 
 Precision = Annotated[Fp32 | Bf16 | Fp16 | Fp8, Field(discriminator="kind")]
 Tuning = Annotated[Full | Lora | BitFit, Field(discriminator="kind")]
+Checkpointing = Annotated[NoCheckpointing | LayerCheckpointing, Field(discriminator="kind")]
+
+
+def members(union: Any) -> tuple[type[Technique], ...]:
+    """List the techniques of a union, in its order."""
+    return get_args(get_args(union)[0])
+
 
 AXES: dict[str, tuple[type[Technique], ...]] = {
     "gradient_accumulation_steps": (Accumulation,),
     "neftune_noise_alpha": (Noise,),
-    "precision": (Fp32, Bf16, Fp16, Fp8),
-    "tuning": (Full, Lora, BitFit),
+    "precision": members(Precision),
+    "tuning": members(Tuning),
+    "dropout": (Dropout,),
+    "gradient_checkpointing": members(Checkpointing),
 }
 """The named axes, in the order in which their techniques are applied to settings and shown in tables."""
 
 __all__ = [
-    "AXES", "Accumulation", "Bf16", "BitFit", "Fp8", "Fp16", "Fp32", "Full", "Live", "Lora", "ModelFacts",
-    "NoEffect", "Noise", "Obstacle", "Precision", "Setting", "Settings", "Technique", "Tuning",
-    "added_later", "sub_seed",
-]  # fmt: skip
+    "AXES",
+    "Accumulation",
+    "Bf16",
+    "BitFit",
+    "Checkpointing",
+    "Dropout",
+    "Fp8",
+    "Fp16",
+    "Fp32",
+    "Full",
+    "LayerCheckpointing",
+    "Live",
+    "Lora",
+    "ModelFacts",
+    "NoCheckpointing",
+    "NoEffect",
+    "Noise",
+    "Obstacle",
+    "Precision",
+    "Setting",
+    "Settings",
+    "Technique",
+    "Tuning",
+    "added_later",
+    "sub_seed",
+]

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -45,7 +46,9 @@ def added_later(default: Any, *, as_if_absent: Any, **kwargs: Any) -> Any:
 
 
 def _is_absent(value: Any, extra: Any) -> bool:
-    return isinstance(extra, dict) and "as_if_absent" in extra and value == extra["as_if_absent"]
+    if not isinstance(extra, dict) or "as_if_absent" not in extra:
+        return False
+    return _canonical(value) == _canonical(extra["as_if_absent"])
 
 
 def _canonical(value: Any) -> Any:
@@ -109,16 +112,24 @@ class Setting:
 class Live:
     """What the running step knows, kept up to date by the trainer and read by the techniques.
 
-    `example_ids` and `lengths` (real tokens) describe the current micro-batch, row by row; `step` counts the
-    optimizer steps done, `micro_batches` says how many optimizer steps took how many micro-batches. A
-    technique keeps what it measures while it is applied in `observed`, under its own name, for its proof.
+    `steps` is the number of optimizer steps of the whole run, known before a technique is applied; `step`
+    counts those done. `example_ids` and `lengths` (real tokens) describe the current micro-batch, row by row,
+    `targets` is its number of targets, `step_targets` that of the `window` micro-batches of its optimizer
+    step. `micro_batches` says how many optimizer steps took how many micro-batches. Relative paths of
+    settings start at `folder`. A technique keeps what it measures while it is applied in `observed`, under
+    its own name, for its proof.
     """
 
     seed: int
+    steps: int = 1
+    folder: Path = Path()
     epoch: int = 0
     step: int = 0
     example_ids: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
+    targets: int = 0
+    step_targets: int = 0
+    window: int = 1
     micro_batches: Counter[int] = field(default_factory=Counter)
     observed: dict[str, Any] = field(default_factory=dict)
 
@@ -170,6 +181,21 @@ class Technique(Settings):
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
         """Change the model for the length of a training run and leave no trace afterwards."""
         yield model
+
+    def divisor(self, live: Live) -> float | None:
+        """Return what divides the summed loss of the current micro-batch; None: the targets of its step."""
+        return None
+
+    def penalty(self, model: torch.nn.Module, live: Live) -> torch.Tensor | None:
+        """Return what is added once to the loss of an optimizer step, or None."""
+        return None
+
+    def learning_rate_factors(self, model: torch.nn.Module) -> dict[str, float]:
+        """Return, by name, the parameters whose learning rate is the study's times a factor."""
+        return {}
+
+    def after_step(self, model: torch.nn.Module, live: Live) -> None:
+        """Act after an optimizer step, while its gradients still stand."""
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return evidence, read back from the live model, that the technique took effect.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +15,9 @@ from transformers import TrainingArguments
 
 from paribus.plan.trial import Training
 from paribus.record.result import Cost, Counts, Diverged
-from paribus.techniques import Live, sub_seed
+from paribus.techniques import Live, Technique, sub_seed
 from paribus.train.data import Encoded
+from paribus.train.objective import Objective
 from paribus.train.reading import Reader
 from paribus.train.trainer import AblationTrainer, Listener
 
@@ -47,23 +49,31 @@ def train(
     training: Training,
     live: Live,
     *,
-    technique_arguments: Mapping[str, Any],
+    techniques: Sequence[Technique],
     pad_token_id: int,
     readers: Sequence[Reader],
     listener: Listener,
     folder: Path,
+    objective: Objective | None = None,
     trainer_class: type[AblationTrainer] = AblationTrainer,
 ) -> Trained:
     """Train a model to which the techniques have been applied, on the device that is there.
 
-    `technique_arguments` are those that techniques set, `gradient_accumulation_steps` among them; `folder` is
-    where the Trainer may write. The model comes back on that device, in training mode.
+    `folder` is where the Trainer may write. The model comes back on that device, in training mode.
     """
-    splits = technique_arguments.get("gradient_accumulation_steps", 1)
-    settings = arguments(training, live.seed, folder, technique_arguments)
+    chosen = {name: value for one in techniques for name, value in one.trainer_arguments().items()}
+    settings = arguments(training, live.seed, folder, chosen)
     with without_dropout(model) as rates, _unchanged(model):
         trainer = trainer_class(
-            model, settings, rows, live, pad_token_id=pad_token_id, readers=readers, listener=listener
+            model,
+            settings,
+            rows,
+            live,
+            pad_token_id=pad_token_id,
+            readers=readers,
+            listener=listener,
+            techniques=techniques,
+            objective=objective,
         )
         try:
             trainer.train()
@@ -86,13 +96,18 @@ def train(
         resolved={
             "device": str(settings.device),
             "optimizer": str(OPTIMIZERS[training.optimizer]),
-            "micro_batch": training.effective_batch_size // splits,
+            "micro_batch": settings.per_device_train_batch_size,
             "steps": trainer.state.max_steps,
             "mixed_precision": settings.mixed_precision,
             "threads": torch.get_num_threads() if settings.device.type == "cpu" else None,
         },
         warnings=tuple(warnings),
     )
+
+
+def optimizer_steps(training: Training, rows: int) -> int:
+    """Count the optimizer steps of a run over that many rows."""
+    return training.max_steps or math.ceil(rows / training.effective_batch_size) * (training.epochs or 1)
 
 
 def arguments(

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
-from torch.nn.functional import cross_entropy
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from paribus.record.result import Diverged
-from paribus.techniques import Live
-from paribus.train.data import NO_TARGET, Encoded, collate
+from paribus.techniques import Live, Technique
+from paribus.train.data import Encoded
 from paribus.train.meter import Meter
+from paribus.train.objective import NextToken, Objective
 from paribus.train.order import Order
 from paribus.train.reading import Moment, Reader, evaluating
 
@@ -33,6 +33,7 @@ class AblationTrainer(Trainer):
 
     A row of the curve has step, epoch, loss (nats a target token over the whole optimizer step), grad_norm
     (before clipping; None where a loss scaler skipped the step), learning_rate, tokens and target_tokens.
+    `techniques` are asked for what divides a loss, what is added to it, and what follows a step.
     """
 
     def __init__(
@@ -45,9 +46,12 @@ class AblationTrainer(Trainer):
         pad_token_id: int,
         readers: Sequence[Reader],
         listener: Listener,
+        techniques: Sequence[Technique] = (),
+        objective: Objective | None = None,
     ) -> None:
         self.rows, self.live, self.pad_token_id = rows, live, pad_token_id
         self.readers, self.listener = readers, listener
+        self.techniques, self.objective = techniques, objective or NextToken()
         self.order = Order(live, [row.example_id for row in rows])
         self.meter = Meter(arguments.device)
         self.curve: list[dict[str, Any]] = []
@@ -59,14 +63,14 @@ class AblationTrainer(Trainer):
             args=arguments,
             train_dataset=range(len(rows)),  # type: ignore[arg-type]  (anything with a length and items)
             data_collator=self._collate,
-            compute_loss_func=token_mean,
+            compute_loss_func=self._loss,
             callbacks=[_Moments(self)],
         )
         self.remove_callback(PrinterCallback)
 
     def _collate(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """Pad a micro-batch; its row numbers go along, because batches are fetched before they are used."""
-        batch = collate([self.rows[index] for index in indices], self.pad_token_id)
+        batch = self.objective.collate([self.rows[index] for index in indices], self.pad_token_id)
         return {**batch, "rows": torch.tensor(indices)}
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Order:
@@ -75,21 +79,48 @@ class AblationTrainer(Trainer):
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> Any:
         """Fetch the micro-batches of one optimizer step, with the number of targets in all of them."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        targets = sum((batch["labels"][:, 1:] != NO_TARGET).sum() for batch in batches)
+        targets = sum(self.objective.targets(batch["labels"]) for batch in batches)
         tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
-        self._counts = {"tokens": tokens, "target_tokens": int(targets)}
+        self._counts = {"tokens": tokens, "target_tokens": targets}
+        self.live.step_targets, self.live.window = targets, len(batches)
         self.live.micro_batches[len(batches)] += 1
-        return batches, targets
+        return batches, torch.tensor(targets)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Any:
         """Say whose turn it is, then step as always."""
         rows = [self.rows[index] for index in inputs.pop("rows").tolist()]
         self.live.example_ids = tuple(row.example_id for row in rows)
         self.live.lengths = tuple(len(row.input_ids) for row in rows)
+        self.live.targets = self.objective.targets(inputs["labels"])
         self.live.step = self.state.global_step
         self.examples += len(rows)
         self.truncated_examples += sum(row.truncated for row in rows)
         return super().training_step(model, inputs, num_items_in_batch)
+
+    def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Sum the losses of a micro-batch's targets over the targets of its optimizer step."""
+        divisors = [given for one in self.techniques if (given := one.divisor(self.live)) is not None]
+        loss = self.objective.summed(outputs.logits, labels) / (divisors or [self.live.step_targets])[0]
+        penalties = (one.penalty(self.model, self.live) for one in self.techniques)  # type: ignore[arg-type]
+        return loss + sum(penalty / self.live.window for penalty in penalties if penalty is not None)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Give parameters with a learning rate of their own a group of their own."""
+        optimizer = super().create_optimizer(model)
+        named = dict(self.model.named_parameters())  # type: ignore[union-attr]
+        factors = {
+            named[name]: factor
+            for one in self.techniques
+            for name, factor in one.learning_rate_factors(self.model).items()  # type: ignore[arg-type]
+        }
+        if factors:
+            optimizer.param_groups[:] = [
+                {**group, "lr": group["lr"] * factor, "params": chosen}
+                for group in optimizer.param_groups
+                for factor in sorted({1.0, *factors.values()})
+                if (chosen := [p for p in group["params"] if factors.get(p, 1.0) == factor])
+            ]
+        return optimizer
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Note an optimizer step (the Trainer logs each); its last log, of all training, is left out."""
@@ -145,6 +176,10 @@ class _Moments(TrainerCallback):
         self.trainer.read("start")
         self.trainer.meter.start()
 
+    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        for technique in self.trainer.techniques:
+            technique.after_step(self.trainer.model, self.trainer.live)  # type: ignore[arg-type]
+
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         self.trainer.live.epoch += 1
 
@@ -154,15 +189,6 @@ class _Moments(TrainerCallback):
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self.trainer.meter.stop()
         self.trainer.read("end")
-
-
-def token_mean(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Sum the losses of a micro-batch's targets over the number of targets in the whole optimizer step."""
-    targets = labels[:, 1:]
-    wanted = targets != NO_TARGET
-    logits = outputs.logits[:, :-1][wanted]
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return cross_entropy(logits, targets[wanted], reduction="sum") / num_items_in_batch
 
 
 def _divergence(step: int, **quantities: float | None) -> Diverged | None:

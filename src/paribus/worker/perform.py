@@ -30,7 +30,7 @@ from paribus.techniques.tuning import weights
 from paribus.train.data import Encoded, encode, load_tokenizer
 from paribus.train.model import load_model
 from paribus.train.reading import Reader
-from paribus.train.session import Trained, train
+from paribus.train.session import Trained, optimizer_steps, train
 from paribus.worker import unchanged
 from paribus.worker.keep import Keeper
 
@@ -79,6 +79,7 @@ class _Loaded:
     train: list[Encoded]
     scorers: dict[str, Scorer]
     pad_token_id: int
+    base: Path
     warnings: tuple[str, ...] = ()
 
 
@@ -121,7 +122,8 @@ def _load(job: Job, base: Path) -> _Loaded:
     }
     pad = tokenizer.pad_token_id
     model = load_model(files, trial.model.load_dtype)
-    return _Loaded(model, rows, scorers, 0 if pad is None else pad, _left_out(len(splits.train), len(rows)))
+    left_out = _left_out(len(splits.train), len(rows))
+    return _Loaded(model, rows, scorers, 0 if pad is None else pad, base, left_out)
 
 
 def _left_out(planned: int, used: int) -> tuple[str, ...]:
@@ -136,7 +138,9 @@ def _left_out(planned: int, used: int) -> tuple[str, ...]:
 def _trained(
     job: Job, loaded: _Loaded, scratch: Path, progress: Callable[[Progress], None], phase: _Phase
 ) -> Performed:
-    trial, live = job.trial, Live(seed=job.trial.seed)
+    trial = job.trial
+    steps = optimizer_steps(trial.training, len(loaded.train))
+    live = Live(seed=trial.seed, steps=steps, folder=loaded.base)
     keeper = Keeper(job.keep, scratch)
     with ExitStack() as stack:
         phase.now = "applying techniques"
@@ -153,7 +157,7 @@ def _trained(
             loaded.train,
             trial.training,
             live,
-            technique_arguments=technique_arguments(trial),
+            techniques=tuple(trial.techniques.values()),
             pad_token_id=loaded.pad_token_id,
             readers=readers,
             listener=lambda step, steps, loss: progress(Progress("training", step, steps, loss)),
@@ -187,11 +191,6 @@ def _reading(scorer: Scorer, model: Any, keeper: Keeper, phase: _Phase) -> Calla
             keeper.offer(model, scorer.pooled_validation_loss(step))
 
     return read
-
-
-def technique_arguments(trial: Trial) -> dict[str, Any]:
-    """Collect the Trainer's arguments that the techniques of a trial set."""
-    return {k: v for technique in trial.techniques.values() for k, v in technique.trainer_arguments().items()}
 
 
 def _proof(trial: Trial, model: Any, live: Live, result: Trained) -> dict[str, dict[str, Any]]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from paribus.machine import Machine
-from paribus.techniques.base import Live, NoEffect, Obstacle, Setting, Technique
+from paribus.techniques.base import Live, NoEffect, Obstacle, Setting
 from paribus.techniques.tuning import weights
+from paribus.techniques.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _WAY_OUT: Final = "set tuning: lora, or use a model with biases (GPT-2, OPT, Pythia)"
 
 
-class BitFit(Technique):
+class BitFit(Tuner):
     """Train only the parameters named `*.bias`. Source: Ben Zaken et al. 2021, arXiv:2106.10199."""
 
     paper: ClassVar = "Ben Zaken et al. 2021, arXiv:2106.10199"
@@ -37,7 +38,3 @@ class BitFit(Technique):
                 raise NoEffect(self.kind, f"{type(model).__name__} has no biases to train", _WAY_OUT)
             weights.remember(model, live)
             yield model
-
-    def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
-        """Return how many biases train and how many moved."""
-        return weights.movement(self.kind, model, live)

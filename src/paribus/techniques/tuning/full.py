@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from paribus.techniques.base import Live, Technique
+from paribus.techniques.base import Live
 from paribus.techniques.tuning import weights
+from paribus.techniques.tuning.tuner import Tuner
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
 
-class Full(Technique):
+class Full(Tuner):
     """Train every weight of the model."""
 
     kind: Literal["full"] = "full"
@@ -25,7 +26,3 @@ class Full(Technique):
         with weights.training_only(model, lambda name: True):
             weights.remember(model, live)
             yield model
-
-    def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
-        """Return how many parameters train and how many moved."""
-        return weights.movement(self.kind, model, live)

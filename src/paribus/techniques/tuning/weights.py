@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paribus.techniques.base import Live, NoEffect
@@ -51,6 +52,34 @@ def training_only(model: torch.nn.Module, chosen: Callable[[str], bool]) -> Iter
     finally:
         for parameter, flag in before.items():
             parameter.requires_grad_(flag)
+
+
+def save(model: torch.nn.Module, file: Path) -> None:
+    """Write the parameters that train, by name, as safetensors."""
+    from safetensors.torch import save_file
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    chosen = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters() if p.requires_grad}
+    save_file(chosen, file)
+
+
+def load(model: torch.nn.Module, file: Path) -> None:
+    """Put back what `save` wrote; raises ValueError where names or shapes differ from what trains."""
+    import torch
+    from safetensors.torch import load_file
+
+    stored = load_file(file)
+    chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    differing = sorted(
+        name
+        for name in stored.keys() | chosen.keys()
+        if name not in stored or name not in chosen or stored[name].shape != chosen[name].shape
+    )
+    if differing:
+        raise ValueError(f"{file} does not fit what trains: {', '.join(differing[:3])}")
+    with torch.no_grad():
+        for name, parameter in chosen.items():
+            parameter.copy_(stored[name])
 
 
 def remember(model: torch.nn.Module, live: Live) -> None:
