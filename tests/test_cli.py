@@ -45,7 +45,7 @@ class Stop:
 sys.meta_path.insert(0, Stop())
 main()
 """
-COMMANDS = ["run", "plan", "status", "table", "report", "verify", "data", "init", "doctor"]
+COMMANDS = ["run", "plan", "status", "table", "report", "verify", "data", "init", "doctor", "techniques"]
 
 
 @pytest.fixture(scope="module")

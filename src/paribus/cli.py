@@ -221,6 +221,42 @@ def doctor(as_json: Json = False) -> None:
         screen.show_doctor(document, out)
 
 
+@app.command()
+def techniques(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A technique, as `lora`, or an axis.")
+    ] = None,
+    study: Annotated[
+        Path | None, typer.Option(metavar="STUDY", help="Judge them on this study's model, not the embedded.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List every technique: settings, where it runs on this machine, paper. With a name, explain one."""
+    from paribus import catalogue, catalogue_view
+    from paribus.probe import machine
+
+    listed = catalogue.entries(machine(), _setting_of(study) if study else None)
+    chosen = catalogue.named(name, listed) if name else listed
+    if as_json:
+        _print_json([entry.to_json() for entry in chosen])
+    elif name is None:
+        catalogue_view.show_techniques(chosen, out)
+    else:
+        for entry in chosen:
+            catalogue_view.show_technique(entry, out)
+
+
+def _setting_of(path: Path) -> Any:
+    """Return a study's base cell as techniques see it."""
+    from paribus.plan.study import Study
+    from paribus.sources.models import locate
+    from paribus.techniques import AXES, Setting
+
+    study = Study.read(path)
+    chosen = {axis: getattr(study, axis) for axis in AXES}
+    return Setting(model=locate(study.model, study.folder).facts, chosen=chosen, task=study.task)
+
+
 @embedded.command("rebuild")
 def rebuild(
     folder: Annotated[Path, typer.Argument(help="Where to write the base; must not hold one.")],

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from paribus import probe
+from paribus import catalogue, probe
 from paribus.machine import Machine
 from paribus.record.provenance import LIBRARIES, installed
-from paribus.sources.blocks import EmbeddedModel
-from paribus.sources.models import locate
-from paribus.techniques import AXES, Setting, Technique
+from paribus.techniques import AXES
 from paribus.techniques.precision.native import NEEDS
 
 FORMATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
@@ -24,17 +21,14 @@ def examine() -> dict[str, Any]:
     Levels are judged on the embedded base; a study's own model may have further obstacles.
     """
     machine, facts = probe.machine(), probe.facts()
-    setting = Setting(model=locate(EmbeddedModel(), Path()).facts)
+    listed = catalogue.entries(machine)
     return {
         "machine": machine.model_dump(mode="json"),
         "machine_class": machine.machine_class,
         "devices": facts["devices"],
         "libraries": {name: installed(name) for name in LIBRARIES},
         "formats": [_format(name, machine, facts["dtypes"]) for name in FORMATS],
-        "axes": {
-            axis: [_level(technique, machine, setting) for technique in techniques]
-            for axis, techniques in AXES.items()
-        },
+        "axes": {axis: [_level(entry) for entry in listed if entry.axis == axis] for axis in AXES},
     }
 
 
@@ -52,22 +46,11 @@ def _format(name: str, machine: Machine, dtypes: list[str]) -> dict[str, Any]:
     return {"name": name, "stored": stored, "multiplied": multiplied}
 
 
-def _level(technique: type[Technique], machine: Machine, setting: Setting) -> dict[str, Any]:
-    name = str(technique.model_fields["kind"].default) if "kind" in technique.model_fields else "any value"
-    plain = technique.model_validate({})
-    found: dict[str, Any] = {
-        "level": name,
-        "runs": "native",
-        "reason": None,
-        "way_out": None,
-        "paper": technique.paper,
+def _level(entry: catalogue.Entry) -> dict[str, Any]:
+    return {
+        "level": "any value" if entry.name == entry.axis else entry.name,
+        "runs": entry.runs,
+        "reason": entry.reason,
+        "way_out": entry.way_out,
+        "paper": entry.technique.paper,
     }
-    obstacle = plain.obstacle(machine, setting)
-    if obstacle is None:
-        return found
-    found |= {"runs": "no", "reason": obstacle.reason, "way_out": obstacle.way_out}
-    if "compute" in technique.model_fields:
-        emulated = plain.model_copy(update={"compute": "emulated"})
-        if emulated.obstacle(machine, setting) is None:
-            found["runs"] = "emulated"
-    return found

@@ -158,7 +158,7 @@ def show_doctor(document: dict[str, Any], console: Console) -> None:
     for header in ("format", "stored", "multiplied"):
         formats.add_column(header)
     for row in document["formats"]:
-        formats.add_row(row["name"], "yes" if row["stored"] else "no", _runs(row["multiplied"]))
+        formats.add_row(row["name"], "yes" if row["stored"] else "no", runs(row["multiplied"]))
     console.print(formats)
     console.print()
     levels = plain_table("Axes, on the embedded base")
@@ -166,14 +166,14 @@ def show_doctor(document: dict[str, Any], console: Console) -> None:
         levels.add_column(header)
     for axis, rows in document["axes"].items():
         for row in rows:
-            levels.add_row(_short(axis), row["level"], _runs(row["runs"]), escape(row["reason"] or ""))
+            levels.add_row(_short(axis), row["level"], runs(row["runs"]), escape(row["reason"] or ""))
     console.print(levels)
     console.print()
     have = ", ".join(f"{name} {found}" for name, found in document["libraries"].items() if found)
     console.print(f"[dim]{escape(have)}[/]", highlight=False)
 
 
-def _runs(how: str) -> str:
+def runs(how: str) -> str:
     return {"native": "[green]native[/]", "emulated": "[yellow]emulated[/]"}.get(how, "[red]no[/]")
 
 
