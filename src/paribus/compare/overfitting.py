@@ -54,7 +54,10 @@ class Overfitting:
 
 
 def overfitting(findings: Findings) -> list[Overfitting]:
-    """Describe the baseline and each level of the tuning axis, every other axis at the baseline's level."""
+    """Describe the baseline and each cell of another tuning, data or training setting.
+
+    Axes of the other techniques stay at the baseline's level.
+    """
     base = findings.baseline
     if base is None:
         return []
@@ -62,11 +65,12 @@ def overfitting(findings: Findings) -> list[Overfitting]:
         cell
         for cell in findings.plan.cells
         if all(
-            axis == "tuning" or level == base.coordinates[axis] for axis, level in cell.coordinates.items()
+            axis == "tuning" or axis.startswith(("data.", "training.")) or level == base.coordinates[axis]
+            for axis, level in cell.coordinates.items()
         )
     ]
     ordered = sorted(chosen, key=lambda cell: not cell.is_baseline)
-    return [_of_cell(cell, findings) for cell in ordered if _curves(cell, findings)]
+    return [_of_cell(cell, findings) for cell in ordered if curves_of(cell, findings)]
 
 
 def shapes(curves: Iterable[Curve], group: str) -> tuple[Shape, ...]:
@@ -95,13 +99,14 @@ def shapes(curves: Iterable[Curve], group: str) -> tuple[Shape, ...]:
 
 
 def _of_cell(cell: Cell, findings: Findings) -> Overfitting:
-    curves, group = _curves(cell, findings), findings.metric.group
+    curves, group = curves_of(cell, findings), findings.metric.group
     epochs = sorted({epoch for curve in curves for epoch in curve.epochs().values()})
     rows = tuple(_row(epoch, curves, group, findings.rules.confidence) for epoch in epochs)
     return Overfitting(cell, rows, shapes(curves, group))
 
 
-def _curves(cell: Cell, findings: Findings) -> list[Curve]:
+def curves_of(cell: Cell, findings: Findings) -> list[Curve]:
+    """Return the curves of a cell's finished trials, in the order of its seeds."""
     return [findings.curves[k] for k in cell.trials.values() if k in findings.curves]
 
 

@@ -10,6 +10,7 @@ from paribus.compare import answer, beside, choices, markup, sheets, wording
 from paribus.compare.claim import Claims
 from paribus.compare.findings import Findings
 from paribus.compare.markup import text
+from paribus.compare.memorisation import memorisation
 
 LONG_TABLE = 14
 """Rows from which the table of cells gets a choice of levels above it."""
@@ -147,7 +148,8 @@ def overfit(findings: Findings, claims: Claims, drawn: bool) -> str:
         markup.details(f"Losses by epoch: {one.title}", markup.table(one, caption=False)) for one in others
     ]
     return section(
-        "overfitting", "Overfitting", lead, _shapes(findings),
+        "overfitting", "Overfitting", lead, markup.table(memorisation(findings), caption=False),
+        _shapes(findings),
         f"<h3>Losses by epoch: {text(first.title)}</h3>", markup.table(first, caption=False), *folded,
         _curves_figure(findings) if drawn else "",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from rich.text import Text
 from paribus.compare import beside, sheets, wording
 from paribus.compare.claim import Claims, read_claims
 from paribus.compare.findings import CellFindings, Findings, reason
+from paribus.compare.memorisation import memorisation
 from paribus.compare.readings import READINGS
 from paribus.compare.sheets import Column, Sheet
 from paribus.record.table import coordinates
@@ -38,6 +39,7 @@ def all_sheets(findings: Findings, claims: Claims) -> list[Sheet]:
     made = (
         sheets.comparison(findings),
         sheets.readings(findings),
+        memorisation(findings),
         sheets.losses(findings, claims),
         beside.precision(findings, claims),
         beside.noise(findings, claims),
