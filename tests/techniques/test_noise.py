@@ -42,7 +42,7 @@ def test_a_draw_depends_on_example_epoch_and_seed_alone() -> None:
 
 
 def test_a_batch_of_which_nothing_is_known_is_refused() -> None:
-    with pytest.raises(RuntimeError, match="noise for 2 examples met a batch of 3 rows"):
+    with pytest.raises(RuntimeError, match="draws for 2 examples met a batch of 3 rows"):
         Noise(alpha=5).draw(live(), torch.zeros(3, 5, 8))
 
 

@@ -1,4 +1,4 @@
-"""NEFTune: uniform noise on the input embeddings while training."""
+"""NEFTune: noise on the input embeddings while training."""
 
 from __future__ import annotations
 
@@ -6,34 +6,57 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from paribus.techniques.base import Live, NoEffect, Technique
+from paribus.techniques.base import Live, NoEffect, Technique, added_later
+from paribus.techniques.draws import places
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
+_NAMED: Final = {
+    "scaling": {"article": "article scaling"},
+    "length": {"padded": "padded length"},
+    "distribution": {"gaussian": "gaussian"},
+    "schedule": {name: f"{name} schedule" for name in ("article", "linear", "cosine")},
+}
+"""How a table names each word that is not the default."""
+
 
 class Noise(Technique):
-    """Add uniform noise of magnitude alpha / sqrt(L * d) to the embeddings of each training example.
+    """Add noise of magnitude alpha / sqrt(L * d) to the embeddings of each training example.
 
-    L is the example's number of real tokens, d the hidden size (`scaling: paper`). Source: Jain et al. 2023,
-    "NEFTune: Noisy Embeddings Improve Instruction Finetuning", arXiv:2310.05914, algorithm 1.
+    d is the width of the embeddings. Under the defaults the expected norm of an example's noise is
+    alpha / sqrt(3), whatever its length and the model's width. Source: Jain et al. 2023, "NEFTune: Noisy
+    Embeddings Improve Instruction Finetuning", arXiv:2310.05914, algorithm 1.
+
+    - `scaling`: `paper` divides by sqrt(L * d), `article` by sqrt(L) alone, which is sqrt(d) times louder.
+    - `length`: L is that of the `example` in real tokens, or the `padded` length of its micro-batch, as
+      transformers has it; then noise depends on how a batch is split. Without padding (`padding_free`) the
+      padded length is that of the whole row.
+    - `distribution`: `uniform` between minus and plus the magnitude, or `gaussian` of the same variance.
+    - `schedule` of alpha over the optimizer steps done: `constant`; `article`, alpha * 0.95^(step / 1000);
+      `linear` and `cosine` fall from alpha to zero at the end of training.
+
+    Tokens that a prompt method puts in front, and padding, get no noise.
     """
 
     shorthand: ClassVar = "alpha"
     paper: ClassVar = "Jain et al. 2023, arXiv:2310.05914"
 
     alpha: float = Field(0.0, ge=0)
-    scaling: Literal["paper"] = "paper"
-    schedule: Literal["constant"] = "constant"
+    scaling: Literal["paper", "article"] = "paper"
+    schedule: Literal["constant", "article", "linear", "cosine"] = "constant"
+    length: Literal["example", "padded"] = added_later("example", as_if_absent="example")
+    distribution: Literal["uniform", "gaussian"] = added_later("uniform", as_if_absent="uniform")
 
     @property
     def label(self) -> str:
-        return f"{self.alpha:g}"
+        words = [names[word] for field, names in _NAMED.items() if (word := getattr(self, field)) in names]
+        return " ".join([*(words if self.alpha else []), f"{self.alpha:g}"])
 
     def canonical(self) -> dict[str, Any]:
         """Without noise its scaling and schedule say nothing, so nothing is left."""
@@ -51,7 +74,7 @@ class Noise(Technique):
             if not module.training:
                 return None
             noised = embedded + self.draw(live, embedded)
-            observed.see(embedded, noised, live.lengths)
+            observed.see(embedded, noised, live, self.alpha_at(live))
             return noised
 
         handle = model.get_input_embeddings().register_forward_hook(add)
@@ -68,24 +91,47 @@ class Noise(Technique):
         """
         import torch
 
-        rows, _, width = embedded.shape
-        if rows != len(live.example_ids):
-            raise RuntimeError(f"noise for {len(live.example_ids)} examples met a batch of {rows} rows")
-        noise = torch.zeros(embedded.shape, dtype=embedded.dtype)
-        for row, (example_id, length) in enumerate(zip(live.example_ids, live.lengths, strict=True)):
+        padded, width = embedded.shape[1:]
+        noise, alpha = torch.zeros(embedded.shape, dtype=embedded.dtype), self.alpha_at(live)
+        for example_id, place, real in places(live, embedded):
             generator = torch.Generator().manual_seed(live.draw_seed("noise", live.epoch, example_id))
-            unit = torch.rand(length, width, generator=generator).mul_(2).sub_(1)
-            noise[row, :length] = unit * (self.alpha / math.sqrt(length * width))
+            length = real if self.length == "example" else padded
+            size = length * width if self.scaling == "paper" else length
+            noise[place] = self._unit(real, width, generator) * (alpha / math.sqrt(size))
         return noise.to(embedded.device)
 
+    def _unit(self, length: int, width: int, generator: torch.Generator) -> torch.Tensor:
+        """Draw noise of magnitude 1: uniform in [-1, 1], or Gaussian of that variance, 1/3."""
+        import torch
+
+        if self.distribution == "gaussian":
+            return torch.randn(length, width, generator=generator).div_(math.sqrt(3))
+        return torch.rand(length, width, generator=generator).mul_(2).sub_(1)
+
+    def alpha_at(self, live: Live) -> float:
+        """Return alpha as the schedule has it after the optimizer steps done so far."""
+        done = live.step / live.steps
+        factors = {
+            "constant": 1.0,
+            "article": 0.95 ** (live.step / 1000),
+            "linear": 1 - done,
+            "cosine": (1 + math.cos(math.pi * done)) / 2,
+        }
+        return self.alpha * factors[self.schedule]
+
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
-        """Return the root mean square of the noise really added, beside that of the embeddings it met."""
+        """Return the root mean square of the noise really added, beside that of the embeddings it met.
+
+        `noise_norm` is the root mean square over examples of the norm of an example's noise.
+        """
         if not self.alpha:
             return {"alpha": 0}
-        found = live.observed["noise"].summary()
+        observed: _Observed = live.observed["noise"]
+        found = observed.summary()
         if not found.get("noise_rms"):
             raise NoEffect("noise", "no noise reached the embeddings", "set neftune_noise_alpha: 0")
-        return {"alpha": self.alpha, **found}
+        ends = {"alpha_first": observed.alphas[0], "alpha_last": observed.alphas[1]}
+        return {"alpha": self.alpha, **({} if self.schedule == "constant" else ends), **found}
 
 
 @dataclass
@@ -96,20 +142,24 @@ class _Observed:
     embedded: Any = 0.0
     elements: int = 0
     examples: int = 0
+    alphas: tuple[float, float] = (0.0, 0.0)
+    """The first and the last that were drawn with."""
 
-    def see(self, embedded: torch.Tensor, noised: torch.Tensor, lengths: tuple[int, ...]) -> None:
+    def see(self, embedded: torch.Tensor, noised: torch.Tensor, live: Live, alpha: float) -> None:
         """Add one micro-batch; `noised - embedded` is what rounding left of the noise."""
         import torch
 
+        real = torch.zeros(embedded.shape[:2])
+        for _, place, length in places(live, embedded):
+            real[place] = 1
+            self.elements += length * embedded.shape[2]
+            self.examples += 1
         with torch.no_grad():
-            real = torch.arange(embedded.shape[1], device=embedded.device) < torch.tensor(
-                lengths, device=embedded.device
-            ).unsqueeze(1)
             added = (noised.detach() - embedded.detach()).float().square_().sum(-1)
             self.added = self.added + added.sum()
-            self.embedded = self.embedded + (embedded.detach().float().square_().sum(-1) * real).sum()
-        self.elements += sum(lengths) * embedded.shape[2]
-        self.examples += len(lengths)
+            met = embedded.detach().float().square_().sum(-1) * real.to(embedded.device)
+            self.embedded = self.embedded + met.sum()
+        self.alphas = (self.alphas[0] or alpha, alpha)
 
     def summary(self) -> dict[str, Any]:
         if not self.elements:
@@ -119,5 +169,6 @@ class _Observed:
             "noise_rms": noise,
             "embedding_rms": embedding,
             "ratio": noise / embedding if embedding else None,
+            "noise_norm": math.sqrt(float(self.added) / self.examples),
             "examples": self.examples,
         }
