@@ -103,7 +103,7 @@ BAD = {
     "metric's group": ("test.same_wording", "test.same_wordin", "unknown metric", "'test.same_wording.loss'"),
     "metric's split": ("test.same_wording", "train.same_wording", "unknown metric", "same_wording.loss"),
     "metric on validation": ("test.same", "validation.same", "unknown metric", "'test.same_wording.loss'"),
-    "task that is not built": ("task: instruction", "task: pretrain", "must be instruction, not", ""),
+    "task that is not built": ("task: instruction", "task: pretraining", "task must be", ""),
     "varied task": (
         "neftune_noise_alpha: [0",
         "task: [instruction",

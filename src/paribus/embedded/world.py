@@ -1,4 +1,4 @@
-"""Short instructions with one right answer each, made rather than collected.
+"""Short instructions with one right answer each, made rather than collected; also as classes and as text.
 
 Nine skills (arithmetic, lists, facts), each in wordings seen in training and in wordings kept back. A
 question ("add 3 and 4") belongs to one split whatever its wording, so no split contains a rephrased item
@@ -99,6 +99,10 @@ _ECHOES: Final = (
 )
 _LISTS: Final = {"first": (2, 4), "last": (2, 4), "count": (2, 6)}  # shortest, longest
 _LIST_QUESTIONS: Final = 1000  # there are too many lists to enumerate; the facts limit the examples anyway
+CLASSES: Final = ("animal", "plant", "thing")
+_CLASSIFIED: Final = ("first", "last")  # both ask for one word of a list, and the base has read what it is
+_KINDS: Final = tuple(product(_CLASSIFIED, CLASSES))
+_DOCUMENTS: Final = 20_000  # drawn for running text, repetitions among them
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,14 @@ class Question:
     answer: str
 
 
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One instruction and the class of its answer: `what comes last in crow moss` is a plant."""
+
+    prompt: str
+    label: str
+
+
 def examples(split: Split, group: Group, count: int) -> list[Example]:
     """The first `count` examples of a split and group: always the same ones, and the nine skills in turn.
 
@@ -135,14 +147,83 @@ def examples(split: Split, group: Group, count: int) -> list[Example]:
     return [next(streams[skill]) for skill in islice(cycle(SKILLS), count)]
 
 
+def labelled(split: Split, group: Group, count: int) -> list[Labelled]:
+    """The first `count` instructions of a split and group, each with the class of the word it asks for.
+
+    First and last words of lists in turn, and the three classes in turn: who always names one class is right
+    on a third. A list belongs to the split that `examples` gives it to. Raises ValueError like `examples`.
+    """
+    most = labelled_capacity(split, group)
+    if not 0 <= count <= most:
+        raise ValueError(
+            f"the embedded data has {most} prompts with a class in {split} {group}, and {count} were asked "
+            f"for. Ask for 0 to {most}."
+        )
+    streams = {(skill, label): _of(label, _stream(skill, split, group)) for skill, label in _KINDS}
+    return [
+        Labelled(next(streams[skill, label]).prompt, label)
+        for skill, label in islice(zip(cycle(_CLASSIFIED), cycle(CLASSES), strict=False), count)
+    ]
+
+
+def _of(label: str, stream: Iterator[Example]) -> Iterator[Example]:
+    return (example for example in stream if _KIND[example.answer] == label)
+
+
+def labelled_capacity(split: Split, group: Group) -> int:
+    """The most labelled prompts that a split and group can give with no prompt twice and all balanced."""
+    _check(split, group)
+    counts = [
+        sum(_KIND[question.answer] == label for question in _questions(skill, split))
+        for skill, label in _KINDS
+    ]
+    return len(counts) * min(counts) * min(len(_phrasings(skill, group)) for skill in _CLASSIFIED)
+
+
+def documents(split: Split, count: int | None = None) -> list[str]:
+    """The first `count` documents of a split, all of them unless told: lines of what the base has read.
+
+    No document occurs twice, and a hash decides its split: six tenths train, two are for each of the others.
+    A question may stand in two splits in different words, as in any running text. Raises ValueError for a
+    name that does not exist and for more documents than there are.
+    """
+    _check(split, "same_wording")
+    mine = _documents()[split]
+    if count is not None and not 0 <= count <= len(mine):
+        raise ValueError(
+            f"the embedded data has {len(mine)} documents in {split}, and {count} were asked for. "
+            f"Ask for 0 to {len(mine)}."
+        )
+    return list(mine[:count])
+
+
+@cache
+def _documents() -> dict[Split, tuple[str, ...]]:
+    draw, found = random.Random("documents"), dict[str, None]()
+    for _ in range(_DOCUMENTS):
+        document = pretraining_document(draw)
+        found[document if isinstance(document, str) else f"{document[0]} : {document[1]} ."] = None
+    splits: dict[Split, list[str]] = {name: [] for name in get_args(Split)}
+    shares = [*["train"] * 6, *["validation"] * 2, *["test"] * 2]
+    for document in found:
+        digest = hashlib.sha256(document.encode()).digest()
+        splits[shares[int.from_bytes(digest[:8], "big") % len(shares)]].append(document)
+    return {name: tuple(listed) for name, listed in splits.items()}
+
+
 def capacity(split: Split, group: Group) -> int:
     """The most examples that a split and group can give with no prompt twice and the skills balanced."""
+    _check(split, group)
+    return len(SKILLS) * min(len(_questions(s, split)) * len(_phrasings(s, group)) for s in SKILLS)
+
+
+def _check(split: Split, group: Group) -> None:
+    """Raise ValueError for a name that does not exist."""
     if split not in get_args(Split) or group not in get_args(Group):
         names = f"a split is one of {get_args(Split)}, a group one of {get_args(Group)}"
         raise ValueError(f"the embedded data has no {split!r} {group!r}: {names}")
     if split == "train" and group != "same_wording":
         raise ValueError("the embedded train split has only same_wording; validation and test have both")
-    return len(SKILLS) * min(len(_questions(s, split)) * len(_phrasings(s, group)) for s in SKILLS)
 
 
 def _stream(skill: str, split: Split, group: Group) -> Iterator[Example]:

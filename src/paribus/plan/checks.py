@@ -5,12 +5,14 @@ from __future__ import annotations
 from paribus.errors import nearest
 from paribus.plan import levels
 from paribus.plan.complaints import Problem
-from paribus.plan.study import COMPARED, EMBEDDED_GROUPS, QUANTITIES, Study
+from paribus.plan.study import COMPARED, QUANTITIES, Study
+from paribus.plan.tasks import at_odds_with_task
+from paribus.sources.blocks import EMBEDDED_GROUPS
 
 
 def contradictions(study: Study) -> list[Problem]:
     """Find what is both fixed and varied, crossed with itself, or compared by a metric that cannot be."""
-    return [*_doubly_set(study), *_crossings(study), *_metric(study)]
+    return [*_doubly_set(study), *_crossings(study), *_metric(study), *at_odds_with_task(study)]
 
 
 def _doubly_set(study: Study) -> list[Problem]:
@@ -50,7 +52,8 @@ def _crossings(study: Study) -> list[Problem]:
 
 def _metric(study: Study) -> list[Problem]:
     """Check the metric against the splits, groups and quantities there can be."""
-    groups = study.score.heldout.groups or (EMBEDDED_GROUPS if study.data.source == "embedded" else ())
+    embedded = EMBEDDED_GROUPS[study.task] if study.data.source == "embedded" else ()
+    groups = study.score.heldout.groups or embedded
     compare, route = study.compare, ("compare", "metric")
     parts = compare.metric.split(".")
     shaped = len(parts) >= 3 and parts[0] == COMPARED and parts[-1] in QUANTITIES

@@ -64,7 +64,7 @@ class Found:
         from paribus.sources.load import content_sha256, load_splits
 
         def load() -> DataContent:
-            splits = load_splits(block, self.study.folder)
+            splits = load_splits(block, self.study.folder, self.study.task)
             return DataContent(
                 content_sha256(splits.train), {"validation": splits.validation, "test": splits.test}
             )
@@ -74,7 +74,9 @@ class Found:
     def template(self, model: ModelBlock, data: DataBlock) -> str:
         from paribus.sources.template import template_sha256
 
-        return self._once("template", lambda: template_sha256(self._files(model), data), model, data)
+        return self._once(
+            "template", lambda: template_sha256(self._files(model), data, self.study.task), model, data
+        )
 
     def heldout(self, data: DataBlock) -> Heldout:
         return self._once("heldout", lambda: self._heldout(data), data)

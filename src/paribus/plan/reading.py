@@ -13,9 +13,9 @@ from paribus.errors import Place, StudyError, nearest
 from paribus.plan import levels
 from paribus.plan.checks import contradictions
 from paribus.plan.complaints import Problem, Problems, as_error, coerced, said, translate
-from paribus.plan.study import EMBEDDED_GROUPS, FILE, Axis, Exclusion, Inclusion, Source, Study
+from paribus.plan.study import FILE, Axis, Exclusion, Inclusion, Source, Study
 from paribus.plan.yaml_lines import Document, Route, parse, read
-from paribus.sources.blocks import EmbeddedData
+from paribus.sources.blocks import EMBEDDED_GROUPS, EmbeddedData
 from paribus.techniques import AXES
 
 T = TypeVar("T")
@@ -271,7 +271,9 @@ class _Reading:
         embedded = isinstance(data, EmbeddedData) or (
             isinstance(data, dict) and data.get("source") == "embedded"
         )
-        return f"test.{EMBEDDED_GROUPS[0] if embedded else 'all'}.loss"
+        task = self.raw.get("task", "instruction")
+        known = EMBEDDED_GROUPS.get(task) if embedded and isinstance(task, str) else None
+        return f"test.{known[0] if known else 'all'}.loss"
 
     def _checked(self, written: dict[str, Any]) -> Study | None:
         try:

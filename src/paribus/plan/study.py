@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from paribus.errors import Place
 from paribus.plan.trial import Training
 from paribus.plan.yaml_lines import Document, Route
-from paribus.sources.blocks import DataBlock, ModelBlock
+from paribus.sources.blocks import DataBlock, ModelBlock, Task
 from paribus.techniques import (
     Accumulation,
     Checkpointing,
@@ -31,7 +31,6 @@ COMPARED = "test"
 """The split of every metric that is compared: validation has chosen the point it is read at."""
 QUANTITIES = ("loss", "accuracy")
 """The figures a compared metric can name."""
-EMBEDDED_GROUPS = ("same_wording", "new_wording")
 Levels = dict[str, Any]
 """A level for each of some settings, by dotted name."""
 Condition = dict[str, tuple[Any, ...]]
@@ -129,10 +128,18 @@ class Compare(Settings):
 
 
 class Resources(Settings):
-    """What a trial is given and what an hour of it costs; never part of an identity."""
+    """What a trial is given and what an hour of it costs; never part of an identity.
+
+    With `checkpoint_every` a trial saves where it stands every so many optimizer steps, and goes on from there
+    after it was killed or stopped. `memory_gib` is the most memory a trial may allocate: of its device, or on a
+    CPU beyond what it holds once the libraries are loaded. An out-of-memory outcome speaks of that limit, and
+    is tried again under another.
+    """
 
     devices_per_trial: Literal[1] = 1
+    memory_gib: float | None = Field(default=None, gt=0)
     price_per_hour: float | None = Field(default=None, ge=0)
+    checkpoint_every: int | None = Field(default=None, ge=1)
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ class Study(Settings):
     paribus: Literal[1]
     name: str = Field(min_length=1)
     question: str = ""
-    task: Literal["instruction"] = "instruction"
+    task: Task = "instruction"
     model: ModelBlock
     data: DataBlock
     training: Training

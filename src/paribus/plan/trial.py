@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from paribus.sources.blocks import DataBlock, ModelBlock
+from paribus.sources.blocks import DataBlock, ModelBlock, Task
 from paribus.techniques import (
     Accumulation,
     Checkpointing,
@@ -27,13 +27,16 @@ from paribus.techniques import (
     added_later,
 )
 
-Task = Literal["instruction", "classification", "pretrain"]
+CHECKPOINTS: Final = "checkpoints"
+"""The folder in a trial's scratch folder that its checkpoints stand in until it is settled."""
 
 
 class Training(Settings):
     """How every arm of a study trains: sizes count examples, lengths tokens, an epoch is one pass.
 
-    `effective_batch_size` is micro-batch x gradient_accumulation_steps x ranks.
+    `effective_batch_size` is micro-batch x gradient_accumulation_steps x ranks. `padding_free` lays the
+    examples of a micro-batch end to end in one row, in which each sees itself alone: the same training,
+    without the work on padding.
     """
 
     effective_batch_size: int = Field(16, ge=1)
@@ -49,6 +52,7 @@ class Training(Settings):
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, ge=0)
     max_length: int = Field(1024, ge=2)
+    padding_free: bool = added_later(False, as_if_absent=False)
 
     @model_validator(mode="after")
     def _one_length(self) -> Training:
@@ -111,7 +115,7 @@ class Trial(Settings):
             "data": {
                 "train_sha256": self.content.train_sha256,
                 "template_sha256": self.content.template_sha256,
-                **self.data.shaping(),
+                **self.data.shaping(self.task),
             },
         }
 
@@ -156,13 +160,19 @@ class Unsupported(Settings):
 
 
 class Job(Settings):
-    """What a worker gets, as `trial.json`: the trial, how to score it and what to keep of it."""
+    """What a worker gets, as `trial.json`: the trial, how to score it and what to keep of it.
+
+    `checkpoint_every` counts optimizer steps; None saves no checkpoints. `memory_gib` is the most a trial may
+    allocate; None sets no limit. None of these is in an id.
+    """
 
     trial_id: str
     group: str
     trial: Trial
     scores: tuple[Heldout, ...]
     keep: Literal["none", "adapter", "best", "last", "all"] = "none"
+    checkpoint_every: int | None = None
+    memory_gib: float | None = None
 
     def write(self, path: Path) -> None:
         """Write the job as indented JSON."""

@@ -1,4 +1,4 @@
-"""Held-out loss of our own: a sum over target tokens, the same whatever the batches it was computed in."""
+"""Held-out loss of our own: a sum over targets, the same whatever the batches it was computed in."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from paribus.plan.trial import Heldout
 from paribus.record.result import HeldoutScore, Reading
+from paribus.sources.blocks import Task
 
 Split = Literal["train_sample", "validation", "test"]
 NO_TARGET: Final = -100
@@ -23,7 +24,7 @@ LOGITS: Final = 2**25
 
 
 class Row(Protocol):
-    """An encoded example: token ids and labels, -100 where a token is no target."""
+    """An encoded example: token ids and labels, -100 where a token is no target; a class stands at the last."""
 
     @property
     def example_id(self) -> str: ...
@@ -65,8 +66,10 @@ class Scorer:
         held: Mapping[Split, Mapping[str, Sequence[Row]]],
         *,
         batch_tokens: int = TOKENS,
+        task: Task = "instruction",
     ) -> None:
         self.setting, self.batch_tokens = setting, batch_tokens
+        self._sums = _class_sums if task == "classification" else _token_sums
         sample = fixed_sample(train, setting.train_sample)
         self.places = [_Place("train_sample", "all", row) for row in sample]
         for split, groups in held.items():
@@ -82,11 +85,29 @@ class Scorer:
         with torch.no_grad():
             for batch in self._batches(model.config.get_text_config().vocab_size):
                 rows = [self.places[index].row for index in batch]
-                for index, sums in zip(batch, _sums(model, rows), strict=True):
+                for index, sums in zip(batch, self._sums(model, rows), strict=True):
                     split, group, row = self.places[index]
                     items[index] = Item(step, split, group, row.example_id, *sums)
         self._items[step] = [item for item in items if item is not None]
         self.curve += _readings(self._items[step], epoch)
+
+    def state(self) -> dict[str, Any]:
+        """Return all readings so far, for a checkpoint."""
+        return {
+            "curve": [reading.model_dump() for reading in self.curve],
+            "sums": {step: [[*item[-3:]] for item in items] for step, items in self._items.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from there with the same examples."""
+        self.curve = [Reading(**reading) for reading in state["curve"]]
+        self._items = {
+            step: [
+                Item(step, place.split, place.group, place.row.example_id, *sums)
+                for place, sums in zip(self.places, rows, strict=True)
+            ]
+            for step, rows in state["sums"].items()
+        }
 
     def _batches(self, vocabulary: int) -> Iterable[list[int]]:
         """Cut the rows, longest first, into batches of bounded size; padding is least between neighbours."""
@@ -133,19 +154,32 @@ def fixed_sample(rows: Iterable[Row], count: int) -> list[Row]:
     return sorted(rows, key=lambda row: sha256(row.example_id.encode()).digest())[:count]
 
 
-def _sums(model: Any, rows: Sequence[Row]) -> list[tuple[float, int, int]]:
-    """Return each row's summed loss, targets and right predictions; logits in fp32, summed in fp64.
-
-    Rows are padded on the right: under a causal mask no real token sees padding or moves from its position.
-    """
+def _padded(model: Any, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+    """Pad rows on the right: under a causal mask no real token sees padding or moves from its position."""
     device = next(model.parameters()).device
     ids = pad_sequence([torch.tensor(row.input_ids) for row in rows], batch_first=True).to(device)
+    lengths = torch.tensor([len(row.input_ids) for row in rows], device=device)
+    mask = (torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)).long()
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def _class_sums(model: Any, rows: Sequence[Row]) -> list[tuple[float, int, int]]:
+    """Return each row's loss, its one target, and whether its class has the largest logit."""
+    logits = model(**_padded(model, rows), use_cache=False).logits.float()
+    classes = torch.tensor([row.labels[-1] for row in rows], device=logits.device)
+    losses = cross_entropy(logits, classes, reduction="none").double()
+    hits = (logits.argmax(-1) == classes).long()
+    return list(zip(losses.tolist(), [1] * len(rows), hits.tolist(), strict=True))
+
+
+def _token_sums(model: Any, rows: Sequence[Row]) -> list[tuple[float, int, int]]:
+    """Return each row's summed loss, targets and right predictions; logits in fp32, summed in fp64."""
+    given = _padded(model, rows)
+    ids, device = given["input_ids"], given["input_ids"].device
     labels = pad_sequence(
         [torch.tensor(row.labels) for row in rows], batch_first=True, padding_value=NO_TARGET
     ).to(device)
-    lengths = torch.tensor([len(row.input_ids) for row in rows], device=device)
-    mask = (torch.arange(ids.shape[1], device=device) < lengths.unsqueeze(1)).long()
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    logits = model(**given, use_cache=False).logits
     logits = logits[:, -ids.shape[1] : -1]  # without those of virtual tokens in front
     targets = labels[:, 1:]
     wanted = targets != NO_TARGET

@@ -7,18 +7,31 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from paribus.techniques.base import Settings
+from paribus.techniques.base import Settings, added_later
 
-Form = Literal["prompt_completion", "messages", "alpaca", "sharegpt", "text"]
+Task = Literal["instruction", "classification", "pretrain"]
+"""Learn answers; learn the class of a text; learn running text from random weights."""
+Form = Literal["prompt_completion", "messages", "alpaca", "sharegpt", "text", "classification"]
+EMBEDDED_GROUPS: dict[Task, tuple[str, ...]] = {
+    "instruction": ("same_wording", "new_wording"),
+    "classification": ("same_wording", "new_wording"),
+    "pretrain": ("all",),
+}
+"""The groups that the embedded data is scored in, by task."""
 Dtype = Literal["float32", "bfloat16", "float16"]
+Norm = Literal["none", "layer", "group", "batch"]
 
 
 class _Model(Settings):
+    """`classifier_norm` is what normalises the hidden state that a classifier's head reads."""
+
     load_dtype: Dtype = "float32"
+    classifier_norm: Norm = added_later("none", as_if_absent="none")
 
     def shaping(self) -> dict[str, Any]:
         """Return what of this block shapes the weights beside the model's content."""
-        return {"load_dtype": self.load_dtype}
+        norm = {} if self.classifier_norm == "none" else {"classifier_norm": self.classifier_norm}
+        return {"load_dtype": self.load_dtype} | norm
 
 
 class EmbeddedModel(_Model):
@@ -62,13 +75,17 @@ class _Data(Settings):
     test_examples: int | None = Field(None, ge=1)
     loss_on: Literal["completion", "assistant", "all"] = "completion"
 
-    def shaping(self) -> dict[str, Any]:
+    def learnt(self, task: Task) -> str:
+        """Say what of an example is learnt: `loss_on`, every token of running text, or the label."""
+        return {"instruction": self.loss_on, "pretrain": "all", "classification": "label"}[task]
+
+    def shaping(self, task: Task) -> dict[str, Any]:
         """Return what of this block shapes the weights beside the examples' content."""
-        return {"loss_on": self.loss_on}
+        return {"loss_on": self.learnt(task)}
 
 
 class EmbeddedData(_Data):
-    """The procedural instruction world that ships with paribus."""
+    """The procedural world that ships with paribus: instructions, their classes, or running text, by task."""
 
     source: Literal["embedded"] = "embedded"
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Role = Literal["system", "user", "assistant", "text"]
+Role = Literal["system", "user", "assistant", "text", "label"]
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side says; `text` is the role of running text, which has no sides."""
+    """What one side says; `text` is the role of running text, which has no sides, `label` that of its class."""
 
     role: Role
     text: str
@@ -32,14 +32,23 @@ class Example:
         """Return everything before the last answer; of running text all of it."""
         return self.turns[:-1] or self.turns
 
+    @property
+    def label(self) -> str | None:
+        """Return the class of a text; None where the example has none."""
+        return self.turns[-1].text if self.turns[-1].role == "label" else None
+
 
 @dataclass(frozen=True)
 class Splits:
-    """Disjoint by design: train teaches, validation chooses, test is only reported. Keys are groups."""
+    """Disjoint by design: train teaches, validation chooses, test is only reported. Keys are groups.
+
+    `classes` are the labels of the training examples in their order; none where examples have no label.
+    """
 
     train: tuple[Example, ...]
     validation: dict[str, tuple[Example, ...]]
     test: dict[str, tuple[Example, ...]]
+    classes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

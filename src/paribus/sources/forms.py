@@ -138,6 +138,10 @@ def _text(reader: Reader, row: Row) -> tuple[Turn, ...]:
     return (Turn("text", reader.text(row, "text")),)
 
 
+def _classification(reader: Reader, row: Row) -> tuple[Turn, ...]:
+    return (Turn("text", reader.text(row, "text")), Turn("label", reader.text(row, "label").strip()))
+
+
 def _messages(reader: Reader, row: Row) -> tuple[Turn, ...]:
     return _spoken(reader, row, "messages", "role", "content")
 
@@ -232,6 +236,7 @@ FIELDS: dict[Form, tuple[str, ...]] = {
     "alpaca": ("instruction", "output"),
     "sharegpt": ("conversations",),
     "text": ("text",),
+    "classification": ("text", "label"),
 }
 OPTIONAL: dict[Form, tuple[str, ...]] = {
     "prompt_completion": ("system",),
@@ -239,6 +244,7 @@ OPTIONAL: dict[Form, tuple[str, ...]] = {
     "alpaca": ("input", "system"),
     "sharegpt": ("system",),
     "text": (),
+    "classification": (),
 }
 _READERS: dict[Form, Callable[[Reader, Row], tuple[Turn, ...]]] = {
     "prompt_completion": _prompt_completion,
@@ -246,4 +252,5 @@ _READERS: dict[Form, Callable[[Reader, Row], tuple[Turn, ...]]] = {
     "alpaca": _alpaca,
     "sharegpt": _sharegpt,
     "text": _text,
+    "classification": _classification,
 }

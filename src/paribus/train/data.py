@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from paribus.errors import DataError, ModelError
-from paribus.sources.blocks import DataBlock
+from paribus.sources.blocks import DataBlock, Task
 from paribus.sources.cache import cache_folder, write_whole
 from paribus.sources.examples import Example, content_sha256
 from paribus.sources.models import ModelFiles, unreadable_tokenizer
@@ -34,7 +34,8 @@ VERSION = 1
 class Encoded:
     """One example as the model reads it; a label is the token itself, or -100 where it is no target.
 
-    `truncated`: the text was longer than `max_length` and lost its end. `ends_with_eos`: the last target is
+    Where texts are classified, the label of the last token is the number of the class. `truncated`: the text
+    was longer than `max_length` and lost its end. `ends_with_eos`: the last target, or a classified text, is
     an end-of-text token, without which a model never learns to stop.
     """
 
@@ -67,14 +68,21 @@ def load_tokenizer(files: ModelFiles) -> Any:
     return tokenizer
 
 
-def encode(examples: Iterable[Example], tokenizer: Any, block: DataBlock, max_length: int) -> list[Encoded]:
+def encode(
+    examples: Iterable[Example],
+    tokenizer: Any,
+    block: DataBlock,
+    max_length: int,
+    task: Task = "instruction",
+    classes: tuple[str, ...] = (),
+) -> list[Encoded]:
     """Encode examples for training or scoring, in order.
 
     Texts are cut on the right at `max_length` tokens. An example that lost every target in the cut teaches
     and scores nothing: it is left out, so that fewer rows than examples come back and the difference can
     be counted. Raises DataError where none is left.
     """
-    rows = encode_all(examples, tokenizer, block, max_length)
+    rows = encode_all(examples, tokenizer, block, max_length, task, classes)
     taught = [row for row in rows if row.targets]
     if rows and not taught:
         raise DataError(
@@ -85,11 +93,16 @@ def encode(examples: Iterable[Example], tokenizer: Any, block: DataBlock, max_le
 
 
 def encode_all(
-    examples: Iterable[Example], tokenizer: Any, block: DataBlock, max_length: int
+    examples: Iterable[Example],
+    tokenizer: Any,
+    block: DataBlock,
+    max_length: int,
+    task: Task = "instruction",
+    classes: tuple[str, ...] = (),
 ) -> list[Encoded]:
     """Encode examples, those without any target too; kept on disk by content and read back from there."""
     listed = tuple(examples)
-    encoder = Encoder(tokenizer, rendering(block), block.loss_on, max_length)
+    encoder = Encoder(tokenizer, rendering(block, task), block.learnt(task), max_length, classes)
     path = cache_folder("encoded") / f"{_key(listed, encoder)}.npz"
     rows = _stored(path)
     if rows is None:
@@ -151,19 +164,33 @@ class Read:
 
 
 class Encoder:
-    """One way of encoding: tokenizer, rendering, which characters are learnt, and the longest text."""
+    """One way of encoding: tokenizer, rendering, which characters are learnt, and the longest text.
 
-    def __init__(self, tokenizer: Any, mode: str, loss_on: str, max_length: int) -> None:
+    `loss_on` is the study's, or `label` where texts are classified; `classes` are the labels there are.
+    """
+
+    def __init__(
+        self, tokenizer: Any, mode: str, loss_on: str, max_length: int, classes: tuple[str, ...] = ()
+    ) -> None:
         self.tokenizer, self.mode, self.loss_on, self.max_length = tokenizer, mode, loss_on, max_length
+        self.classes = classes
         self.ends = end_ids(tokenizer)
 
     def encoded(self, example: Example) -> Encoded:
         """Encode one example."""
         read = self.read(example)
         ids, learnt = read.ids[: self.max_length], read.learnt[: self.max_length]
+        if example.label is not None:
+            return self._labelled(example, read, self.classes.index(example.label))
         labels = tuple(token if target else NO_TARGET for token, target in zip(ids, learnt, strict=True))
         last = next((label for label in reversed(labels) if label != NO_TARGET), None)
         return Encoded(example.id, ids, labels, len(read.ids) > self.max_length, last in self.ends)
+
+    def _labelled(self, example: Example, read: Read, label: int) -> Encoded:
+        """Put the number of the class where it is read: at the last token."""
+        ids = read.ids[: self.max_length]
+        labels = (*[NO_TARGET] * (len(ids) - 1), label)
+        return Encoded(example.id, ids, labels, len(read.ids) > self.max_length, ids[-1] in self.ends)
 
     def read(self, example: Example) -> Read:
         """Render an example and split it into tokens, all of them."""
@@ -186,6 +213,8 @@ class Encoder:
         """
         spans = answers if self.loss_on == "assistant" else answers[-1:]
         places = range(1, len(ids))
+        if self.loss_on == "label":
+            return set()
         if self.loss_on == "all":
             return set(places)
         learnt = {place for place in places if any(_touches(offsets[place], span) for span in spans)}
@@ -211,6 +240,7 @@ def _key(examples: tuple[Example, ...], encoder: Encoder) -> str:
         sorted(encoder.ends),
         content_sha256(examples),
         [example.id for example in examples],
+        *encoder.classes,
     ]
     whole = hashlib.sha256(json.dumps(settings).encode())
     whole.update(encoder.tokenizer.backend_tokenizer.to_str().encode())

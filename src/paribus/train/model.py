@@ -1,4 +1,4 @@
-"""Load a causal language model, ready for training."""
+"""The model that a trial starts from: loaded, drawn anew, or given a head for classes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,46 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from paribus.errors import ModelError
+from paribus.plan.trial import Trial
 from paribus.sources.blocks import Dtype
 from paribus.sources.models import ModelFiles
+from paribus.techniques import sub_seed
+from paribus.train.classifier import Classifier
 from paribus.train.convert import model_folder
+
+
+def starting_model(trial: Trial, files: ModelFiles, classes: int) -> PreTrainedModel:
+    """Return what a trial trains, the same for every arm of a seed; `classes` counts those of its data."""
+    block = trial.model
+    if trial.task == "pretrain":
+        return drawn_model(files, trial.seed, block.load_dtype)
+    model = load_model(files, block.load_dtype)
+    if trial.task == "classification":
+        return Classifier(model, classes, block.classifier_norm, trial.seed)
+    return model
+
+
+def drawn_model(files: ModelFiles, seed: int, load_dtype: Dtype = "float32") -> PreTrainedModel:
+    """Make a model of the files' config with random weights, drawn in fp32 by the library's own rule for it.
+
+    The rule is mostly normal with the config's `initializer_range`. Each module draws by its path, so that a
+    weight depends on the seed and its name alone; the global random state is left as it was.
+    """
+    config = AutoConfig.from_pretrained(model_folder(files), local_files_only=True)
+    with torch.random.fork_rng(devices=[]):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        paths = [path for path, _ in model.named_modules()]
+        with torch.no_grad():
+            for path in sorted(
+                paths, key=lambda path: -path.count(".") - bool(path)
+            ):  # a parent has the last word
+                torch.manual_seed(sub_seed(seed, "init", path))
+                model._init_weights(model.get_submodule(path))
+    model.tie_weights()
+    return model.to(getattr(torch, load_dtype)).train()
 
 
 def load_model(files: ModelFiles, load_dtype: Dtype = "float32") -> PreTrainedModel:

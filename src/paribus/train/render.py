@@ -37,13 +37,14 @@ def _plain(example: Example, tokenizer: Any) -> Rendered:
     end = tokenizer.eos_token or ""
     closes_itself = tokenizer("a")["input_ids"][-1:] == [tokenizer.eos_token_id]
     text, answers = "", []
-    for number, turn in enumerate(example.turns, 1):
+    turns = [turn for turn in example.turns if turn.role != "label"]
+    for number, turn in enumerate(turns, 1):
         if text and not text[-1].isspace() and not turn.text[:1].isspace():
             text += "\n"
         begin = len(text)
         text += turn.text
         if turn.role in ("assistant", "text"):
-            text += "" if closes_itself and number == len(example.turns) else end
+            text += "" if closes_itself and number == len(turns) else end
             answers.append((begin, len(text)))
     return Rendered(text, tuple(answers), adds_special_tokens=True)
 

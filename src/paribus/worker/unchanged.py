@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 from paribus.errors import DataError
 from paribus.plan.trial import Content, Job
-from paribus.sources.blocks import DataBlock
+from paribus.sources.blocks import DataBlock, Task
 from paribus.sources.examples import Splits, content_sha256, groups_sha256
 from paribus.sources.models import ModelFiles
 from paribus.sources.template import template_sha256
 
 
-def content(files: ModelFiles, splits: Splits, block: DataBlock) -> Content:
+def content(files: ModelFiles, splits: Splits, block: DataBlock, task: Task = "instruction") -> Content:
     """Hash what a trial is about to read."""
     return Content(
         model_sha256=files.sha256,
         train_sha256=content_sha256(splits.train),
-        template_sha256=template_sha256(files, block),
+        template_sha256=template_sha256(files, block, task),
     )
 
 
@@ -31,7 +31,7 @@ def check(job: Job, files: ModelFiles, splits: Splits) -> None:
 
 
 def _changes(job: Job, files: ModelFiles, splits: Splits) -> Iterator[str]:
-    planned, found = job.trial.content, content(files, splits, job.trial.data)
+    planned, found = job.trial.content, content(files, splits, job.trial.data, job.trial.task)
     for name in ("model_sha256", "train_sha256", "template_sha256"):
         if getattr(planned, name) != getattr(found, name):
             yield {"train_sha256": "the training examples"}.get(name, f"the {name.removesuffix('_sha256')}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from paribus.techniques.base import Live
 from paribus.techniques.tuning import weights
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 class Full(Tuner):
     """Train every weight of the model."""
 
+    trains_base: ClassVar = True
+
     kind: Literal["full"] = "full"
 
     @contextmanager
@@ -26,3 +29,12 @@ class Full(Tuner):
         with weights.training_only(model, lambda name: True):
             weights.remember(model, live)
             yield model
+
+    def save(self, model: torch.nn.Module, folder: Path) -> None:
+        """Write the whole model as transformers does, so that it loads like any other."""
+        model.save_pretrained(folder)  # type: ignore[operator]
+
+    def load(self, model: torch.nn.Module, folder: Path) -> None:
+        """Put back a model that `save` wrote."""
+        stored = type(model).from_pretrained(folder, dtype=model.dtype, local_files_only=True)  # type: ignore[attr-defined]
+        model.load_state_dict(stored.state_dict())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paribus.techniques.base import Live, Technique
 from paribus.techniques.tuning import weights
@@ -16,6 +16,9 @@ TRAINED = "trained.safetensors"
 
 class Tuner(Technique):
     """One way of tuning a model; `save`, `load` and `merged` are asked while it is applied."""
+
+    trains_base: ClassVar[bool] = False
+    """Whether weights of the base itself train, so that it can start from random ones."""
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return which parameters train, how many moved, and that no frozen one did."""

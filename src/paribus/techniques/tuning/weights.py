@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -41,35 +42,69 @@ def trainable(model: torch.nn.Module) -> list[str]:
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
+def elements(parameter: torch.nn.Parameter) -> int:
+    """Count the weights a parameter stands for: a byte of 4-bit codes holds two."""
+    return math.prod(getattr(getattr(parameter, "quant_state", None), "shape", parameter.shape))
+
+
+def heads(model: torch.nn.Module) -> tuple[str, ...]:
+    """Return how the names of what trains under every tuning begin: in modules marked `always_trains`."""
+    modules = model.named_modules()
+    return tuple(f"{path}." for path, module in modules if getattr(module, "always_trains", False))
+
+
+def train_heads(model: torch.nn.Module) -> None:
+    """Let heads train, also after a library has frozen all that it has not added."""
+    begin = heads(model)
+    for name, parameter in model.named_parameters():
+        if name.startswith(begin):
+            parameter.requires_grad_(True)
+
+
 @contextmanager
 def training_only(model: torch.nn.Module, chosen: Callable[[str], bool]) -> Iterator[None]:
-    """Let the chosen parameters train and no other, and put back what trained before."""
+    """Let the chosen parameters train, heads, and no other; put back what trained before."""
     before = {parameter: parameter.requires_grad for parameter in model.parameters()}
     try:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(chosen(name))
+        train_heads(model)
         yield
     finally:
         for parameter, flag in before.items():
             parameter.requires_grad_(flag)
 
 
-def save(model: torch.nn.Module, file: Path) -> None:
-    """Write the parameters that train, by name, as safetensors."""
+def learnt(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return what a training leaves, by name: the parameters that train and the statistics kept beside them.
+
+    Statistics are the buffers of a module that has trainable parameters of its own, such as running means.
+    """
+    found: dict[str, torch.Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for path, module in model.named_modules():
+        if any(parameter.requires_grad for parameter in module.parameters(recurse=False)):
+            kept = module.state_dict(prefix=f"{path}." if path else "", keep_vars=True)
+            own = (f"{path}.{name}" if path else name for name, _ in module.named_buffers(recurse=False))
+            found |= {name: kept[name] for name in own if name in kept}
+    return found
+
+
+def save(model: torch.nn.Module, file: Path, begin: tuple[str, ...] = ("",)) -> None:
+    """Write what `learnt` returns as safetensors: all of it, or what has a name that begins so."""
     from safetensors.torch import save_file
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    chosen = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters() if p.requires_grad}
-    save_file(chosen, file)
+    chosen = {name: tensor for name, tensor in learnt(model).items() if name.startswith(begin)}
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in chosen.items()}, file)
 
 
-def load(model: torch.nn.Module, file: Path) -> None:
+def load(model: torch.nn.Module, file: Path, begin: tuple[str, ...] = ("",)) -> None:
     """Put back what `save` wrote; raises ValueError where names or shapes differ from what trains."""
     import torch
     from safetensors.torch import load_file
 
     stored = load_file(file)
-    chosen = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    chosen = {name: tensor for name, tensor in learnt(model).items() if name.startswith(begin)}
     differing = sorted(
         name
         for name in stored.keys() | chosen.keys()
@@ -78,8 +113,8 @@ def load(model: torch.nn.Module, file: Path) -> None:
     if differing:
         raise ValueError(f"{file} does not fit what trains: {', '.join(differing[:3])}")
     with torch.no_grad():
-        for name, parameter in chosen.items():
-            parameter.copy_(stored[name])
+        for name, tensor in chosen.items():
+            tensor.copy_(stored[name])
 
 
 def remember(model: torch.nn.Module, live: Live) -> None:
@@ -99,15 +134,17 @@ def movement(technique: str, model: torch.nn.Module, live: Live) -> dict[str, An
     if moved - names:
         first = ", ".join(sorted(moved - names)[:3])
         raise RuntimeError(f"frozen parameters moved under {technique}: {first}")
-    if not moved:
+    begin = heads(model)
+    if not [name for name in moved if not name.startswith(begin)]:
         raise NoEffect(technique, "no parameter moved during training", "train for at least one step")
-    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    sizes = {name: elements(parameter) for name, parameter in model.named_parameters()}
     count, total = sum(sizes[name] for name in names), sum(sizes.values())
     return {
         "trainable_parameters": count,
         "total_parameters": total,
         "trainable_share": count / total,
         "trainable_names": patterns(names),
+        **({"heads_trained": patterns(n for n in names if n.startswith(begin))} if begin else {}),
         "tensors_moved": len(moved),
         "tensors_unmoved": sorted(names - moved)[:3],
         "frozen_tensors_unchanged": len(after) - len(names),
