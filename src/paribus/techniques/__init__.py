@@ -19,16 +19,34 @@ from paribus.techniques.base import (
     sub_seed,
 )
 from paribus.techniques.dropout import Dropout
-from paribus.techniques.memory import LayerCheckpointing, NoCheckpointing
+from paribus.techniques.memory import (
+    EveryCheckpointing,
+    LayerCheckpointing,
+    NoCheckpointing,
+    SequentialCheckpointing,
+)
 from paribus.techniques.noise import Noise
 from paribus.techniques.precision.recipes import Bf16, Fp8, Fp16, Fp32
+from paribus.techniques.tuning.adalora import AdaLora
+from paribus.techniques.tuning.adapter import Adapter
 from paribus.techniques.tuning.bitfit import BitFit
 from paribus.techniques.tuning.full import Full
+from paribus.techniques.tuning.ia3 import Ia3
+from paribus.techniques.tuning.last_layers import LastLayers
 from paribus.techniques.tuning.lora import Lora
+from paribus.techniques.tuning.orthogonal import Boft, Oft
+from paribus.techniques.tuning.prompt import PrefixTuning, PromptTuning, PTuning
+from paribus.techniques.tuning.qlora import QLora
 
 Precision = Annotated[Fp32 | Bf16 | Fp16 | Fp8, Field(discriminator="kind")]
-Tuning = Annotated[Full | Lora | BitFit, Field(discriminator="kind")]
-Checkpointing = Annotated[NoCheckpointing | LayerCheckpointing, Field(discriminator="kind")]
+Tuning = Annotated[
+    Full | Lora | BitFit | PromptTuning | PrefixTuning | PTuning | Adapter | LastLayers | QLora,
+    Field(discriminator="kind"),
+]
+Checkpointing = Annotated[
+    NoCheckpointing | LayerCheckpointing | EveryCheckpointing | SequentialCheckpointing,
+    Field(discriminator="kind"),
+]
 
 
 def members(union: Any) -> tuple[type[Technique], ...]:
@@ -49,14 +67,17 @@ AXES: dict[str, tuple[type[Technique], ...]] = {
 __all__ = [
     "AXES",
     "Accumulation",
+    "Adapter",
     "Bf16",
     "BitFit",
     "Checkpointing",
     "Dropout",
+    "EveryCheckpointing",
     "Fp8",
     "Fp16",
     "Fp32",
     "Full",
+    "LastLayers",
     "LayerCheckpointing",
     "Live",
     "Lora",
@@ -65,7 +86,12 @@ __all__ = [
     "NoEffect",
     "Noise",
     "Obstacle",
+    "PTuning",
     "Precision",
+    "PrefixTuning",
+    "PromptTuning",
+    "QLora",
+    "SequentialCheckpointing",
     "Setting",
     "Settings",
     "Technique",

@@ -101,11 +101,15 @@ class ModelFacts(Settings):
 
 @dataclass(frozen=True)
 class Setting:
-    """The view of a trial that a technique sees: the model's facts and what else was chosen, by axis name."""
+    """The view of a trial that a technique sees: the model's facts and what else was chosen, by axis name.
+
+    `max_length` is the most tokens a row has; None where no trial is meant.
+    """
 
     model: ModelFacts
     chosen: dict[str, Technique] = field(default_factory=dict)
     task: str = "instruction"
+    max_length: int | None = None
 
 
 @dataclass
