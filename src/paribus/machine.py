@@ -31,12 +31,21 @@ class Machine(BaseModel):
     cores: int
     devices: int = 1
     compute_capability: tuple[int, int] | None = None
+    limit_gib: float | None = None
+    """The most memory that a study lets a trial allocate; None where the device's own is the limit."""
+
+    def limited(self, gib: float | None) -> Machine:
+        """Return this machine as a trial with a memory limit sees it."""
+        return self if gib is None else self.model_copy(update={"limit_gib": gib})
 
     @property
     def machine_class(self) -> str:
         """Name what out-of-memory and unsupported results depend on: device, memory and capability."""
         capability = ".".join(map(str, self.compute_capability)) if self.compute_capability else "none"
-        return f"{self.device}/{self.name}/{round(self.memory_bytes / GIB)}GiB/{capability}"
+        memory = f"{round(self.memory_bytes / GIB)}GiB"
+        if self.limit_gib is not None:
+            memory += f" limited to {self.limit_gib:g}GiB"
+        return f"{self.device}/{self.name}/{memory}/{capability}"
 
 
 @lru_cache(maxsize=1)
