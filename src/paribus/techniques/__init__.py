@@ -37,10 +37,24 @@ from paribus.techniques.tuning.lora import Lora
 from paribus.techniques.tuning.orthogonal import Boft, Oft
 from paribus.techniques.tuning.prompt import PrefixTuning, PromptTuning, PTuning
 from paribus.techniques.tuning.qlora import QLora
+from paribus.techniques.tuning.vera import Vera
 
 Precision = Annotated[Fp32 | Bf16 | Fp16 | Fp8, Field(discriminator="kind")]
 Tuning = Annotated[
-    Full | Lora | BitFit | PromptTuning | PrefixTuning | PTuning | Adapter | LastLayers | QLora,
+    Full
+    | Lora
+    | AdaLora
+    | Ia3
+    | Oft
+    | Boft
+    | Vera
+    | BitFit
+    | PromptTuning
+    | PrefixTuning
+    | PTuning
+    | Adapter
+    | LastLayers
+    | QLora,
     Field(discriminator="kind"),
 ]
 Checkpointing = Annotated[
@@ -67,9 +81,11 @@ AXES: dict[str, tuple[type[Technique], ...]] = {
 __all__ = [
     "AXES",
     "Accumulation",
+    "AdaLora",
     "Adapter",
     "Bf16",
     "BitFit",
+    "Boft",
     "Checkpointing",
     "Dropout",
     "EveryCheckpointing",
@@ -77,6 +93,7 @@ __all__ = [
     "Fp16",
     "Fp32",
     "Full",
+    "Ia3",
     "LastLayers",
     "LayerCheckpointing",
     "Live",
@@ -86,6 +103,7 @@ __all__ = [
     "NoEffect",
     "Noise",
     "Obstacle",
+    "Oft",
     "PTuning",
     "Precision",
     "PrefixTuning",
@@ -96,6 +114,7 @@ __all__ = [
     "Settings",
     "Technique",
     "Tuning",
+    "Vera",
     "added_later",
     "sub_seed",
 ]

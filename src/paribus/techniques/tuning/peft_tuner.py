@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from paribus.errors import nearest
-from paribus.techniques.base import Live, NoEffect
+from paribus.techniques import draws
+from paribus.techniques.base import Live, NoEffect, Obstacle, Setting
 from paribus.techniques.tuning import weights
-from paribus.techniques.tuning.tuner import Tuner
+from paribus.techniques.tuning.tuner import TRAINED, Tuner
 
 if TYPE_CHECKING:
     import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ADAPTER: Final = "default"
+CONV1D_TYPES: Final = ("gpt2", "openai-gpt")
+"""The `model_type` of causal language models whose linear layers are Conv1D."""
 
 
 class PeftTuner(Tuner):
@@ -48,6 +51,7 @@ class PeftTuner(Tuner):
                 torch.manual_seed(live.draw_seed("init", self.kind))  # type: ignore[attr-defined]
                 wrapped = self._wrapped(model, live)
                 self.draw(wrapped, live)
+            weights.train_heads(wrapped)
             weights.remember(wrapped, live)
             yield wrapped
 
@@ -60,30 +64,63 @@ class PeftTuner(Tuner):
             warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
             try:
                 return peft.get_peft_model(model, self.config(model, live), adapter_name=ADAPTER)  # type: ignore[return-value]
-            except ValueError as error:
+            except (ValueError, TypeError) as error:
                 way_out = "name linear layers, or set target_modules: all-linear"
                 raise NoEffect(self.kind, str(error), way_out) from error  # type: ignore[attr-defined]
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
-        """Return how many layers carry an update, how many parameters train and how many moved."""
-        from peft.tuners.tuners_utils import BaseTunerLayer
-
-        layers = sum(isinstance(module, BaseTunerLayer) for module in model.modules())
-        return ({"layers_adapted": layers} if layers else {}) | super().proof(model, live)
+        """Return which layers carry an update, how many parameters train and how many moved."""
+        paths = [path for path, _ in adapted(model)]
+        named = {"layers_adapted": len(paths), "modules_adapted": weights.patterns(paths, most=8)}
+        return (named if paths else {}) | super().proof(model, live)
 
     def save(self, model: torch.nn.Module, folder: Path) -> None:
         """Write the adapter as peft does, without asking a hub whether its base had other embeddings."""
         model.save_pretrained(folder, save_embedding_layers=False)  # type: ignore[operator]
+        if begin := weights.heads(model):
+            weights.save(model, folder / TRAINED, begin)
 
     def load(self, model: torch.nn.Module, folder: Path) -> None:
         """Put back an adapter that `save` wrote."""
         from peft import load_peft_weights, set_peft_model_state_dict
 
         set_peft_model_state_dict(model, load_peft_weights(str(folder), device="cpu"), adapter_name=ADAPTER)  # type: ignore[arg-type]
+        if begin := weights.heads(model):
+            weights.load(model, folder / TRAINED, begin)
 
     def merged(self, model: torch.nn.Module) -> torch.nn.Module | None:
         """Merge the update into the base and return the base."""
         return model.merge_and_unload() if self.merges else None  # type: ignore[operator]
+
+
+def adapted(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield each layer of a wrapped model that carries an update, with its path in the base."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    for path, module in model.named_modules():
+        if isinstance(module, BaseTunerLayer):
+            yield path.removeprefix("base_model.model."), module
+
+
+def drop_by_example(places: torch.nn.ModuleDict, live: Live, p: float, *keys: object) -> None:
+    """Put a dropout whose draws belong to examples in the place of a layer's own, for this adapter.
+
+    It counts what it dropped, and keeps out of the way in evaluation.
+    """
+    import torch
+
+    class ByExample(torch.nn.Module):
+        dropped = seen = 0.0
+
+        def forward(self, entering: torch.Tensor) -> torch.Tensor:
+            if not self.training:
+                return entering
+            mask = draws.dropped(torch.ones_like(entering), live, p, *keys)
+            self.dropped = self.dropped + (mask == 0).sum()
+            self.seen += sum(live.lengths) * entering.shape[-1]
+            return entering * mask
+
+    places[ADAPTER] = ByExample()
 
 
 def targets(model: PreTrainedModel, chosen: str | tuple[str, ...]) -> str | list[str]:
@@ -97,6 +134,19 @@ def targets(model: PreTrainedModel, chosen: str | tuple[str, ...]) -> str | list
             reason = f"no module of {type(model).__name__} is called {target!r}"
             raise NoEffect("target_modules", reason, nearest(target, known))
     return list(chosen)
+
+
+def sorted_names(chosen: Any) -> Any:
+    """Write a list of module names in the one form that identities are made of: their order says nothing."""
+    return chosen if isinstance(chosen, str) else sorted(set(chosen))
+
+
+def transposed(setting: Setting, method: str) -> Obstacle | None:
+    """Say that a method works on `nn.Linear` alone, where a model keeps its weights in Conv1D."""
+    if setting.model.model_type not in CONV1D_TYPES:
+        return None
+    reason = f"{method} of peft takes nn.Linear layers, and {setting.model.architecture} has Conv1D instead"
+    return Obstacle(reason, "set tuning: lora, ia3 or vera, or use a model with nn.Linear layers")
 
 
 def is_linear(module: torch.nn.Module) -> bool:
@@ -116,14 +166,24 @@ def has_conv1d(model: torch.nn.Module) -> bool:
 
 @contextmanager
 def rewired(model: torch.nn.Module) -> Iterator[None]:
-    """Put every submodule back in its place afterwards, also when wrapping stopped half-way."""
-    places = [(parent, dict(parent._modules)) for parent in model.modules()]
+    """Put every submodule and parameter back in its place afterwards, also when wrapping stopped half-way."""
+    places = [(parent, dict(parent._modules), dict(parent._parameters)) for parent in model.modules()]
     attributes = set(vars(model))
     try:
         yield
     finally:
-        for parent, children in places:
+        for parent, children, parameters in places:
+            for name, parameter in parameters.items():
+                _follow(parameter, parent._parameters.get(name))
             parent._modules.clear()
             parent._modules.update(children)
+            parent._parameters.clear()
+            parent._parameters.update(parameters)
         for name in set(vars(model)) - attributes:
             delattr(model, name)
+
+
+def _follow(parameter: torch.nn.Parameter | None, stand_in: torch.nn.Parameter | None) -> None:
+    """Move a parameter to where the one that stood in for it has been moved meanwhile."""
+    if parameter is not None and stand_in is not None and parameter.device != stand_in.device:
+        parameter.data = parameter.data.to(stand_in.device)
