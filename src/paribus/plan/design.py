@@ -184,6 +184,8 @@ def _jobs(arm: Arm, study: Study, contents: Contents) -> list[Job]:
             trial=trial,
             scores=(score,),
             keep=study.keep,
+            checkpoint_every=study.resources.checkpoint_every,
+            memory_gib=study.resources.memory_gib,
         )
         for trial in trials
     ]

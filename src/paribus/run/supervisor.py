@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paribus.errors import RecordError
 from paribus.machine import Machine
-from paribus.plan.trial import Job
+from paribus.plan.trial import CHECKPOINTS, Job
 from paribus.record import lease
 from paribus.record.attempt import Attempt, open_attempt
 from paribus.record.result import Killed
@@ -62,7 +62,7 @@ def run(
     from paribus.plan.lock import check_change, write_lock
     from paribus.plan.preflight import obstacles
 
-    options = options or Options()
+    options, machine = options or Options(), machine.limited(plan.study.resources.memory_gib)
     jobs = selected(plan.jobs, options.only)
     check_change(plan, store.root, options.accept_change)
     store.prepare()
@@ -265,10 +265,9 @@ class Supervisor:
             del self.running[job.trial_id]
             attempt.release()
         self.not_before = 0.0
-        if job.keep == "none":
-            shutil.rmtree(self.scratch / job.trial_id, ignore_errors=True)
         if self.store.settled(job, self.rules):
             self.todo.remove(job)
+            self._clear_scratch(job)
             self.clock.ended(job, seconds)
             self._note(job)
             outcome = self.done[job.trial_id]
@@ -276,6 +275,11 @@ class Supervisor:
         else:
             outcome = end.outcome.outcome if end and end.outcome else None
             self._tell("retried", job, attempt=attempt.number, outcome=outcome, seconds=seconds)
+
+    def _clear_scratch(self, job: Job) -> None:
+        """Remove what only a next attempt would have used, and leave the weights that are kept."""
+        folder = self.scratch / job.trial_id
+        shutil.rmtree(folder if job.keep == "none" else folder / CHECKPOINTS, ignore_errors=True)
 
     def _report_progress(self) -> None:
         for running in self.running.values():

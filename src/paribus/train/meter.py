@@ -6,10 +6,13 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Final
 
 import torch
 
 from paribus.record.result import Cost
+
+_MEASURED: Final = ("seconds", "steps", "tokens", "_peak", "_at_last_step")
 
 
 class Meter:
@@ -61,6 +64,15 @@ class Meter:
         self.steps.append(now - self._at_last_step)
         self._at_last_step = now
         self.tokens += tokens
+
+    def state(self) -> dict[str, Any]:
+        """Return what was measured so far, for a checkpoint; the stopwatch stands meanwhile."""
+        return {name: getattr(self, name) for name in _MEASURED}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on measuring from there, as if the time between had not passed."""
+        for name in _MEASURED:
+            setattr(self, name, state[name])
 
     def cost(self, trainable_parameters: int, total_parameters: int) -> Cost | None:
         """Sum up; None where no step was done."""

@@ -28,10 +28,18 @@ class Order(Sampler[int]):
         self._given = hashlib.sha256()
 
     def __iter__(self) -> Iterator[int]:
-        order = epoch_order(self.live.seed, self.live.epoch, self.example_ids)
-        lines = [str(self.live.epoch), *(self.example_ids[index] for index in order), ""]
+        return iter(self._give(self.live.epoch))
+
+    def _give(self, epoch: int) -> list[int]:
+        order = epoch_order(self.live.seed, epoch, self.example_ids)
+        lines = [str(epoch), *(self.example_ids[index] for index in order), ""]
         self._given.update("\n".join(lines).encode())
-        return iter(order)
+        return order
+
+    def pass_over(self, epochs: int) -> None:
+        """Count the first epochs as given: a resumed run begins after them."""
+        for epoch in range(epochs):
+            self._give(epoch)
 
     def __len__(self) -> int:
         return len(self.example_ids)

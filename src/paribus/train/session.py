@@ -15,14 +15,19 @@ from transformers import TrainingArguments
 
 from paribus.plan.trial import Training
 from paribus.record.result import Cost, Counts, Diverged
-from paribus.techniques import Live, Technique, sub_seed
+from paribus.techniques import Live, NoEffect, Technique, sub_seed
+from paribus.techniques.accumulation import AUTO
+from paribus.train.checkpoint import Checkpoints
 from paribus.train.data import Encoded
-from paribus.train.objective import Objective
+from paribus.train.fit import micro_batches
+from paribus.train.flattened import check_separate
+from paribus.train.objective import NextToken, Objective
 from paribus.train.reading import Reader
 from paribus.train.trainer import AblationTrainer, Listener
 
 OPTIMIZERS: Final = {"adamw": "adamw_torch_fused", "sgd": "sgd"}
 """The Trainer's names of the optimizers. Fused AdamW does the same sums in one pass over each parameter."""
+SPLITS: Final = "gradient_accumulation_steps"
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,24 @@ def train(
     folder: Path,
     objective: Objective | None = None,
     trainer_class: type[AblationTrainer] = AblationTrainer,
+    checkpoints: Checkpoints | None = None,
 ) -> Trained:
     """Train a model to which the techniques have been applied, on the device that is there.
 
-    `folder` is where the Trainer may write. The model comes back on that device, in training mode.
+    `folder` is where the Trainer may write. With `checkpoints` it goes on from the newest. The model comes back on that device, in training mode.
     """
     chosen = {name: value for one in techniques for name, value in one.trainer_arguments().items()}
+    shared = {"pad_token_id": pad_token_id, "techniques": techniques}
+    shared["objective"] = objective or NextToken(training.padding_free)
+
+    def attempt(kind: type[AblationTrainer], few: Sequence[Encoded], small: Training, steps: int) -> None:
+        settings = arguments(small, live.seed, folder, chosen | {SPLITS: steps})
+        with _unchanged(model):
+            kind(model, settings, few, live, readers=(), listener=lambda *_: None, **shared).train()
+
+    if chosen.get(SPLITS) == AUTO:
+        with without_dropout(model):
+            chosen[SPLITS] = micro_batches(model, rows, training, live, attempt, trainer_class, folder)
     settings = arguments(training, live.seed, folder, chosen)
     with without_dropout(model) as rates, _unchanged(model):
         trainer = trainer_class(
@@ -69,14 +86,14 @@ def train(
             settings,
             rows,
             live,
-            pad_token_id=pad_token_id,
             readers=readers,
             listener=listener,
-            techniques=techniques,
-            objective=objective,
+            checkpoints=checkpoints,
+            **shared,
         )
+        apart = _checked_apart(trainer, rows) if training.padding_free else {}
         try:
-            trainer.train()
+            trainer.resume()
         finally:
             trainer.meter.stop()
     warnings = []
@@ -87,6 +104,8 @@ def train(
         )
     if trainer.skipped_steps:
         warnings.append(f"the loss scaler skipped {trainer.skipped_steps} optimizer steps that overflowed")
+    if checkpoints:
+        warnings += [*checkpoints.warnings, *_unwritten(checkpoints)]
     return Trained(
         curve=trainer.curve,
         order_sha256=trainer.order.sha256,
@@ -100,6 +119,8 @@ def train(
             "steps": trainer.state.max_steps,
             "mixed_precision": settings.mixed_precision,
             "threads": torch.get_num_threads() if settings.device.type == "cpu" else None,
+            **_resumed(trainer.resumed_at),
+            **(apart and {"padding_free": apart | {"padding_tokens_saved": trainer.padding_tokens}}),
         },
         warnings=tuple(warnings),
     )
@@ -117,7 +138,7 @@ def arguments(
 
     The seed feeds what has no sub-seed of its own; numpy takes 32 bits of it.
     """
-    splits = technique_arguments.get("gradient_accumulation_steps", 1)
+    splits = technique_arguments.get(SPLITS, 1)
     scheduler = training.lr_scheduler_type
     if scheduler == "constant" and training.warmup_steps:
         scheduler = "constant_with_warmup"  # the Trainer's `constant` would ignore the warm-up
@@ -152,6 +173,14 @@ def arguments(
     )
     settings._n_gpu = min(settings.n_gpu, 1)  # several visible devices would split each batch among them
     return settings
+
+
+def _checked_apart(trainer: AblationTrainer, rows: Sequence[Encoded]) -> dict[str, Any]:
+    """Make sure that examples in one row stay apart; returns by how much their logits differ from alone."""
+    if not getattr(trainer.objective, "padding_free", False):
+        reason = f"the objective {type(trainer.objective).__name__} pads its rows"
+        raise NoEffect("padding_free", reason, "set training.padding_free: false")
+    return {"logits_differ_by": check_separate(trainer.model, rows)}
 
 
 @contextmanager
@@ -192,6 +221,16 @@ def _sizes(model: torch.nn.Module) -> tuple[int, int]:
     """Count the elements of the parameters that train, and of all."""
     parameters = list(model.parameters())
     return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
+
+
+def _resumed(steps: Sequence[int]) -> dict[str, Any]:
+    """Say at which steps a run went on from a checkpoint, and how many attempts its steps are of."""
+    return {"resumed": {"at_steps": list(steps), "attempts": len(steps) + 1}} if steps else {}
+
+
+def _unwritten(checkpoints: Checkpoints) -> list[str]:
+    missing = checkpoints.unwritten
+    return [f"{len(missing)} checkpoints could not be written, first at {missing[0]}"] if missing else []
 
 
 def _counts(trainer: AblationTrainer) -> Counts:

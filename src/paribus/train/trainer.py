@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import PrinterCallback, TrainerState
 
 from paribus.record.result import Diverged
 from paribus.techniques import Live, Technique
+from paribus.techniques.tuning import weights
+from paribus.train import packed, snapshot
+from paribus.train.checkpoint import Checkpoints, device_name
 from paribus.train.data import Encoded
 from paribus.train.meter import Meter
 from paribus.train.objective import NextToken, Objective
@@ -48,6 +53,7 @@ class AblationTrainer(Trainer):
         listener: Listener,
         techniques: Sequence[Technique] = (),
         objective: Objective | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.rows, self.live, self.pad_token_id = rows, live, pad_token_id
         self.readers, self.listener = readers, listener
@@ -56,7 +62,9 @@ class AblationTrainer(Trainer):
         self.meter = Meter(arguments.device)
         self.curve: list[dict[str, Any]] = []
         self.diverged: Diverged | None = None
-        self.skipped_steps = self.examples = self.truncated_examples = 0
+        self.skipped_steps = self.examples = self.truncated_examples = self.padding_tokens = 0
+        self.checkpoints, self.resumed_at = checkpoints, list[int]()
+        self.epochs_before, self.at_epoch_end = 0, False
         self._counts = {"tokens": 0, "target_tokens": 0}
         super().__init__(
             model=model,
@@ -67,6 +75,57 @@ class AblationTrainer(Trainer):
             callbacks=[_Moments(self)],
         )
         self.remove_callback(PrinterCallback)
+        self.buffers = snapshot.buffer_digests(self.trained) if checkpoints else {}
+
+    @property
+    def trained(self) -> torch.nn.Module:
+        """Return the model that trains, as the techniques left it."""
+        assert isinstance(self.model, torch.nn.Module)
+        return self.model
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """Say how this run computes; a checkpoint made otherwise would not end where this run ends."""
+        return {
+            "device": device_name(self.args.device),
+            "micro_batch": self.args.per_device_train_batch_size,
+            "micro_batches": self.args.gradient_accumulation_steps,
+        }
+
+    def resume(self) -> None:
+        """Train, from the newest checkpoint that is whole and of this training if there is one."""
+        found = None
+        if self.checkpoints:
+            found = self.checkpoints.newest(self.made_by, lambda path: snapshot.unfit(self.trained, path))
+        self.train(resume_from_checkpoint=str(found) if found else None)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save what the Trainer saves, what trains of the model, and what was gathered along the way."""
+        if self.checkpoints and not self.diverged:
+            with self.meter.paused():
+                self.checkpoints.write(self.state.global_step, self.made_by, self._fill)
+
+    def _fill(self, folder: Path) -> None:
+        weights.save(self.trained, folder / snapshot.WEIGHTS)
+        self._save_optimizer_and_scheduler(str(folder))
+        self._save_scaler(str(folder))
+        self._save_rng_state(str(folder))
+        self.state.save_to_json(str(folder / TRAINER_STATE_NAME))
+        packed.write(snapshot.taken(self), folder)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Put back what `_fill` saved; the Trainer puts back the rest once there is an optimizer."""
+        folder = Path(resume_from_checkpoint)
+        weights.load(self.trained, folder / snapshot.WEIGHTS)
+        step = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME)).global_step
+        snapshot.put_back(self, packed.read(folder), step)
+
+    def _init_training_state(self, *arguments: Any) -> tuple[int, int]:
+        """Find the place in the epochs; those before count as given."""
+        epochs, batches = super()._init_training_state(*arguments)
+        self.epochs_before, self.at_epoch_end = epochs, not batches
+        self.order.pass_over(epochs)
+        return epochs, batches
 
     def _collate(self, indices: Sequence[int]) -> dict[str, torch.Tensor]:
         """Pad a micro-batch; its row numbers go along, because batches are fetched before they are used."""
@@ -80,7 +139,7 @@ class AblationTrainer(Trainer):
         """Fetch the micro-batches of one optimizer step, with the number of targets in all of them."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
         targets = sum(self.objective.targets(batch["labels"]) for batch in batches)
-        tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
+        tokens = sum(len(self.rows[row].input_ids) for batch in batches for row in batch["rows"].tolist())
         self._counts = {"tokens": tokens, "target_tokens": targets}
         self.live.step_targets, self.live.window = targets, len(batches)
         self.live.micro_batches[len(batches)] += 1
@@ -95,6 +154,7 @@ class AblationTrainer(Trainer):
         self.live.step = self.state.global_step
         self.examples += len(rows)
         self.truncated_examples += sum(row.truncated for row in rows)
+        self.padding_tokens += len(rows) * max(self.live.lengths) - sum(self.live.lengths)
         return super().training_step(model, inputs, num_items_in_batch)
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -154,8 +214,7 @@ class AblationTrainer(Trainer):
         due = [reader for reader in self.readers if reader.due(moment, step)]
         if not due or self.diverged:
             return
-        assert isinstance(self.model, torch.nn.Module)
-        with self.meter.paused(), evaluating(self.model), torch.no_grad():
+        with self.meter.paused(), evaluating(self.trained), torch.no_grad():
             for reader in due:
                 reader.read_at = step
                 reader.score(step, self.state.epoch or 0.0)
@@ -172,13 +231,22 @@ class _Moments(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.trainer.live.epoch = -1
-        self.trainer.read("start")
-        self.trainer.meter.start()
+        trainer = self.trainer
+        trainer.live.epoch = trainer.epochs_before - 1
+        if not trainer.resumed_at:
+            trainer.read("start")
+        elif trainer.at_epoch_end:
+            trainer.read("epoch")  # the checkpoint was saved before the reading
+        trainer.meter.start()
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
         for technique in self.trainer.techniques:
             technique.after_step(self.trainer.model, self.trainer.live)  # type: ignore[arg-type]
+
+    def on_step_end(self, _: Any, state: TrainerState, control: Any, **__: Any) -> None:
+        checkpoints = self.trainer.checkpoints
+        if checkpoints and checkpoints.due(state.global_step, state.max_steps):
+            control.should_save = True
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
         self.trainer.live.epoch += 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 
 import torch
 
-from paribus.plan.trial import Job, Trial
+from paribus.errors import ModelError
+from paribus.plan.trial import CHECKPOINTS, Job, Trial, identity
 from paribus.record.result import (
     Cost,
     Counts,
@@ -23,16 +23,22 @@ from paribus.record.result import (
     Unsupported,
 )
 from paribus.score.heldout import Scorer
+from paribus.sources.examples import Example
 from paribus.sources.load import load_splits
 from paribus.sources.models import locate
 from paribus.techniques import Live, NoEffect
 from paribus.techniques.tuning import weights
+from paribus.train import classifier
+from paribus.train.checkpoint import Checkpoints
 from paribus.train.data import Encoded, encode, load_tokenizer
-from paribus.train.model import load_model
+from paribus.train.memory import out_of_memory
+from paribus.train.model import starting_model
+from paribus.train.objective import objective
 from paribus.train.reading import Reader
 from paribus.train.session import Trained, optimizer_steps, train
 from paribus.worker import unchanged
 from paribus.worker.keep import Keeper
+from paribus.worker.limit import limit_bytes, limited
 
 
 @dataclass(frozen=True)
@@ -91,37 +97,40 @@ def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Progress], 
     """
     phase = _Phase()
     try:
-        with _one_thread():
+        with _one_thread(), limited(job.memory_gib):
             progress(Progress("loading", 0, 0, None))
             return _trained(job, _load(job, base), scratch, progress, phase)
     except NoEffect as found:
         return Performed(Unsupported(technique=found.technique, reason=found.reason, way_out=found.way_out))
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, ModelError) as error:
         full = out_of_memory(error, phase.now)
         if full is None:
             raise
-        return Performed(full)
+        limit = limit_bytes(job.memory_gib)
+        return Performed(full if limit is None else full.model_copy(update={"limit_bytes": limit}))
 
 
 def _load(job: Job, base: Path) -> _Loaded:
     trial = job.trial
     files = locate(trial.model, base)
     tokenizer = load_tokenizer(files)
-    splits = load_splits(trial.data, base)
+    splits = load_splits(trial.data, base, trial.task)
     unchanged.check(job, files, splits)
-    length = trial.training.max_length
 
-    def encoded(groups: dict[str, Any]) -> dict[str, list[Encoded]]:
-        return {group: encode(found, tokenizer, trial.data, length) for group, found in groups.items()}
+    def encoded(found: Iterable[Example]) -> list[Encoded]:
+        length = trial.training.max_length
+        return encode(found, tokenizer, trial.data, length, trial.task, splits.classes)
 
-    rows = encode(splits.train, tokenizer, trial.data, length)
-    validation, test = encoded(splits.validation), encoded(splits.test)
+    rows = encoded(splits.train)
+    held: Any = {
+        split: {group: encoded(found) for group, found in getattr(splits, split).items()}
+        for split in ("validation", "test")
+    }
     scorers = {
-        trial.score_id(setting): Scorer(setting, rows, {"validation": validation, "test": test})
-        for setting in job.scores
+        trial.score_id(setting): Scorer(setting, rows, held, task=trial.task) for setting in job.scores
     }
     pad = tokenizer.pad_token_id
-    model = load_model(files, trial.model.load_dtype)
+    model = starting_model(trial, files, len(splits.classes))
     left_out = _left_out(len(splits.train), len(rows))
     return _Loaded(model, rows, scorers, 0 if pad is None else pad, base, left_out)
 
@@ -141,7 +150,7 @@ def _trained(
     trial = job.trial
     steps = optimizer_steps(trial.training, len(loaded.train))
     live = Live(seed=trial.seed, steps=steps, folder=loaded.base)
-    keeper = Keeper(job.keep, scratch)
+    keeper = Keeper(job, scratch, steps)
     with ExitStack() as stack:
         phase.now = "applying techniques"
         model: Any = loaded.model
@@ -162,10 +171,14 @@ def _trained(
             readers=readers,
             listener=lambda step, steps, loss: progress(Progress("training", step, steps, loss)),
             folder=scratch,
+            objective=objective(trial.task, trial.training.padding_free),
+            checkpoints=_checkpoints(job, loaded, keeper, scratch),
         )
         proof = _proof(trial, model, live, result)
         identity = _identity(model, live, result)
-        keeper.last(model)
+        keeper.end(model, len(result.curve))
+        if keeper.saved_bytes is not None:
+            proof["tuning"]["saved_bytes"] = keeper.saved_bytes
         resolved = result.resolved | _resolved(model)
     progress(Progress("done", len(result.curve), result.resolved["steps"], result.curve[-1]["loss"]))
     return Performed(
@@ -175,11 +188,20 @@ def _trained(
         identity=identity,
         cost=result.cost,
         proof=proof,
-        warnings=loaded.warnings + result.warnings,
+        warnings=(*loaded.warnings, *result.warnings, *keeper.warnings),
         steps=result.curve,
         scores=tuple(scorer.score(job.trial_id, key) for key, scorer in loaded.scorers.items()),
         items={key: scorer.items() for key, scorer in loaded.scorers.items()},
     )
+
+
+def _checkpoints(job: Job, loaded: _Loaded, keeper: Keeper, scratch: Path) -> Checkpoints | None:
+    """Say where a job's checkpoints stand; one that was read or kept otherwise is none of this job's."""
+    if job.checkpoint_every is None:
+        return None
+    key = identity({"trial": job.trial_id, "scores": [*loaded.scorers], "keep": job.keep})
+    parts = {**loaded.scorers, "keeper": keeper}
+    return Checkpoints(scratch / CHECKPOINTS, job.checkpoint_every, key, parts)
 
 
 def _reading(scorer: Scorer, model: Any, keeper: Keeper, phase: _Phase) -> Callable[[int, float], None]:
@@ -188,7 +210,7 @@ def _reading(scorer: Scorer, model: Any, keeper: Keeper, phase: _Phase) -> Calla
         scorer.read(model, step, epoch)
         phase.now = "training"
         if step > 0:
-            keeper.offer(model, scorer.pooled_validation_loss(step))
+            keeper.offer(model, step, scorer.pooled_validation_loss(step))
 
     return read
 
@@ -203,6 +225,8 @@ def _proof(trial: Trial, model: Any, live: Live, result: Trained) -> dict[str, d
             if result.diverged is None:
                 raise
             proof[axis] = {"none": found.reason}
+    if trial.task == "classification":
+        proof["model.classifier_norm"] = classifier.evidence(model, live.observed)
     return proof
 
 
@@ -220,29 +244,13 @@ def _identity(model: Any, live: Live, result: Trained) -> Identity:
 def _resolved(model: Any) -> dict[str, Any]:
     """Say what a study leaves open and the libraries decided; scoring is in the loaded dtype, unrounded."""
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    whole = getattr(model, "get_base_model", lambda: model)()
     return {
         "parameter_dtype": dtype,
         "scoring": f"{dtype} weights; no noise, rounding or autocast; losses in float32, sums in float64",
         "attention": model.config._attn_implementation,
-        "architecture": type(getattr(model, "get_base_model", lambda: model)()).__name__,
+        "architecture": getattr(whole, "architecture", type(whole).__name__),
     }
-
-
-def out_of_memory(error: BaseException, phase: str) -> OutOfMemory | None:
-    """Recognise exhausted memory on a GPU or CPU and read the sizes from its words; None for other errors."""
-    words = str(error)
-    if isinstance(error, torch.OutOfMemoryError):
-        asked = re.search(r"Tried to allocate ([\d.]+) (\w+)", words)
-        limit = torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
-        unit = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-        size = int(float(asked[1]) * unit[asked[2]]) if asked and asked[2] in unit else None
-        return OutOfMemory(phase=phase, requested_bytes=size, limit_bytes=limit)
-    if isinstance(error, MemoryError):
-        return OutOfMemory(phase=phase)
-    if "DefaultCPUAllocator" in words:
-        asked = re.search(r"tried to allocate (\d+) bytes", words)
-        return OutOfMemory(phase=phase, requested_bytes=int(asked[1]) if asked else None)
-    return None
 
 
 @contextmanager
