@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def pending(plan: Plan, store: Store, machine: Machine) -> list[Job]:
     """Return the planned trials that have no outcome yet that counts on this machine, in the plan's order."""
-    return unsettled(plan.jobs, store, Rules(machine.machine_class, provenance=""))
+    here = machine.limited(plan.study.resources.memory_gib)
+    return unsettled(plan.jobs, store, Rules(here.machine_class, provenance=""))
 
 
 def unsettled(jobs: Iterable[Job], store: Store, rules: Rules) -> list[Job]:

@@ -85,7 +85,7 @@ def record_obstacles(
 
 def would_start(plan: Plan, store: Store, machine: Machine, options: Options) -> list[Job]:
     """Return the trials that a run with these options starts, in the plan's order."""
-    jobs = selected(plan.jobs, options.only)
+    jobs, machine = selected(plan.jobs, options.only), machine.limited(plan.study.resources.memory_gib)
     rules = Rules(machine.machine_class, provenance="", again=asked_again(jobs, store, options))
     hindered = obstacles(plan, machine)
     return [job for job in unsettled(jobs, store, rules) if job.trial_id not in hindered]
