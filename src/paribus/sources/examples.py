@@ -14,7 +14,7 @@ Role = Literal["system", "user", "assistant", "text", "label"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side says; `text` is the role of running text, which has no sides, `label` that of its class."""
+    """What one side says; running text, which has no sides, has the role `text`, and its class `label`."""
 
     role: Role
     text: str

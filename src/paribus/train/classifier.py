@@ -33,7 +33,7 @@ class BatchNorm(nn.BatchNorm1d):
             raise NoEffect(
                 "classifier_norm",
                 "batch normalisation met a micro-batch of one row, whose variance is zero",
-                "choose sizes whose last micro-batch has two rows at least, or set model.classifier_norm: layer",
+                "choose sizes that leave two rows for the last one, or set model.classifier_norm: layer",
             )
         return super().forward(input)
 
@@ -41,8 +41,8 @@ class BatchNorm(nn.BatchNorm1d):
 class Head(nn.Module):
     """Hidden state [rows, d] -> norm -> linear layer -> logits [rows, classes]; in fp32 at least.
 
-    `layer` normalises the features of a row, `group` those of each of 8 groups (of the greatest common divisor of
-    8 and d), `batch` each feature over the rows. The weights are normal with the deviation of the model's
+    `layer` normalises the features of a row, `group` those of each of its 8 groups (as many as divide both 8
+    and d), `batch` each feature over the rows. The weights are normal with the deviation of the model's
     config, keyed by their name, so that all arms of a seed share them; the bias is zero.
     """
 
@@ -120,7 +120,7 @@ class Classifier(PreTrainedModel):
         output = self.decoder(input_ids=input_ids, attention_mask=attention_mask, **given)
         hidden = output.last_hidden_state
         return SequenceClassifierOutput(
-            logits=self.head(hidden[range(len(hidden)), _last(hidden, attention_mask)])
+            logits=self.head(hidden[torch.arange(len(hidden)), _last(hidden, attention_mask)])
         )
 
 
@@ -140,10 +140,10 @@ def _last(hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
     return last.to(hidden.device)
 
 
-def evidence(model: nn.Module, before: Mapping[str, str]) -> dict[str, Any]:
-    """Return the head of a trained classifier and how much of it moved since the digests `before`."""
-    begin, after = weights.heads(model), weights.digests(model)
-    names = [name for name in after if name.startswith(begin)]
+def evidence(model: nn.Module, observed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the head of a trained classifier and how much of it moved; digests are taken from `observed`."""
+    before, after = observed["initial_weights"], observed.get("final_weights") or weights.digests(model)
+    names = [name for name in after if name.startswith(weights.heads(model))]
     head = next(module for module in model.modules() if isinstance(module, Head))
     batches = getattr(head.norm, "num_batches_tracked", None)
     return {

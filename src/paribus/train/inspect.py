@@ -12,7 +12,7 @@ from paribus.sources.examples import Example, digest, overlap
 from paribus.sources.load import load_splits
 from paribus.sources.models import ModelFiles, locate
 from paribus.sources.template import chat_template, rendering
-from paribus.train.data import Encoder, encode_all, end_ids, load_tokenizer
+from paribus.train.data import Encoded, Encoder, encode_all, end_ids, load_tokenizer
 from paribus.train.inspect_view import show
 from paribus.train.inspection import SHARES, Inspection, Lengths, Piece, Shared, Shown
 
@@ -31,38 +31,49 @@ def inspect(study: Study) -> Inspection:
 
     with placed(study.place("model")):
         files = locate(study.model, study.folder)
-        chat_template(files, study.data)
+        chat_template(files, study.data, study.task)
         tokenizer = load_tokenizer(files)
     with placed(study.place("data")):
         return _inspected(study, files, tokenizer)
 
 
 def _inspected(study: Study, files: ModelFiles, tokenizer: Any) -> Inspection:
-    splits = load_splits(study.data, study.folder)
+    splits = load_splits(study.data, study.folder, study.task)
     groups = [("train", "all", splits.train)]
     groups += [("validation", name, listed) for name, listed in splits.validation.items()]
     groups += [("test", name, listed) for name, listed in splits.test.items()]
-    lengths = tuple(_lengths(study, tokenizer, *group) for group in groups)
+    mode, limit = rendering(study.data, study.task), study.training.max_length
+    learnt = study.data.learnt(study.task)
+
+    def encoded(examples: Sequence[Example], most: int) -> list[Encoded]:
+        return encode_all(examples, tokenizer, study.data, most, study.task, splits.classes)
+
+    lengths = tuple(
+        _lengths(split, group, listed, encoded(listed, WHOLE), encoded(listed, limit))
+        for split, group, listed in groups
+    )
     shared = tuple(Shared(**vars(one)) for one in overlap(splits))
-    mode, limit = rendering(study.data), study.training.max_length
-    encoder = Encoder(tokenizer, mode, study.data.loss_on, limit)
+    encoder = Encoder(tokenizer, mode, learnt, limit, splits.classes)
     return Inspection(
         study=study.name,
         rendering=mode,
-        loss_on=study.data.loss_on,
+        loss_on=learnt,
         max_length=limit,
         context_length=files.facts.context_length,
         end_tokens=tuple(tokenizer.convert_ids_to_tokens(sorted(end_ids(tokenizer)))),
-        shown=tuple(_shown(example, encoder) for example in _telling(study, tokenizer, splits.train)),
+        shown=tuple(
+            _shown(example, encoder) for example in _telling(encoded(splits.train, WHOLE), splits.train)
+        ),
         lengths=lengths,
         overlap=shared,
-        advice=tuple(_advice(lengths, shared, limit, files.facts.context_length, mode)),
+        advice=tuple(_advice(lengths, shared, limit, files.facts.context_length, mode, learnt)),
     )
 
 
-def _lengths(study: Study, tokenizer: Any, split: str, group: str, examples: tuple[Example, ...]) -> Lengths:
-    whole = [len(row.input_ids) for row in encode_all(examples, tokenizer, study.data, WHOLE)]
-    kept = encode_all(examples, tokenizer, study.data, study.training.max_length)
+def _lengths(
+    split: str, group: str, examples: tuple[Example, ...], uncut: Sequence[Encoded], kept: Sequence[Encoded]
+) -> Lengths:
+    whole = [len(row.input_ids) for row in uncut]
     return Lengths(
         split=split,
         group=group,
@@ -77,9 +88,8 @@ def _lengths(study: Study, tokenizer: Any, split: str, group: str, examples: tup
     )
 
 
-def _telling(study: Study, tokenizer: Any, examples: Sequence[Example]) -> list[Example]:
+def _telling(rows: Sequence[Encoded], examples: Sequence[Example]) -> list[Example]:
     """Return up to three examples: the first, the one of middle length, and the longest."""
-    rows = encode_all(examples, tokenizer, study.data, WHOLE)
     ranked = sorted(range(len(rows)), key=lambda place: (len(rows[place].input_ids), place))
     places = dict.fromkeys([0, ranked[len(ranked) // 2], ranked[-1]])
     return [examples[place] for place in places]
@@ -96,6 +106,7 @@ def _shown(example: Example, encoder: Encoder) -> Shown:
             fates.append((fate, read.text[place:end]))
             place = end
     fates.append((fates[-1][0] if fates else "read", read.text[place:]))
+    fates += [] if example.label is None else [("learnt", example.label)]
     pieces = tuple(
         Piece.model_validate({"fate": fate, "text": "".join(text for _, text in run)})
         for fate, run in groupby(fates, key=lambda pair: pair[0])
@@ -103,13 +114,18 @@ def _shown(example: Example, encoder: Encoder) -> Shown:
     return Shown(
         example_id=example.id,
         tokens=min(len(read.ids), limit),
-        targets=sum(read.learnt[:limit]),
+        targets=sum(read.learnt[:limit]) if example.label is None else 1,
         pieces=tuple(piece for piece in pieces if piece.text),
     )
 
 
 def _advice(
-    lengths: Sequence[Lengths], shared: Sequence[Shared], limit: int, context: int | None, mode: str
+    lengths: Sequence[Lengths],
+    shared: Sequence[Shared],
+    limit: int,
+    context: int | None,
+    mode: str,
+    learnt: str,
 ) -> Iterator[str]:
     """Name what most often goes wrong unseen, each with its remedy."""
     if context is not None and limit > context:
@@ -124,7 +140,7 @@ def _advice(
             count = f"{one.without_targets} of {one.examples} in {_name(one)}"
             yield f"{count} lost every target by the cut and are left out of training and scoring."
         uncut = one.without_end - one.truncated
-        if uncut > 0:
+        if uncut > 0 and learnt != "label":
             yield (
                 f"{uncut} whole texts in {_name(one)} have no end-of-text token as last target: the model "
                 f"will not learn to stop. {_ENDING[mode]}"

@@ -23,7 +23,7 @@ def show(inspection: Inspection, console: Console) -> None:
     """Print examples with what is learnt of them, lengths, overlap, and what should be looked at."""
     console.print(_heading(inspection))
     for number, shown in enumerate(inspection.shown, 1):
-        console.print(_example(number, shown))
+        console.print(_example(number, shown, inspection.loss_on))
     console.print(_legend(any(piece.fate == "cut" for one in inspection.shown for piece in one.pieces)))
     console.print()
     console.print(_table(inspection.lengths, inspection.max_length))
@@ -44,12 +44,13 @@ def _heading(inspection: Inspection) -> Text:
     return text.append(f"at most {inspection.max_length:,}{context} tokens · end of text: {ends}\n")
 
 
-def _example(number: int, shown: Shown) -> Panel:
+def _example(number: int, shown: Shown, loss_on: str) -> Panel:
     text = Text()
     for piece in shown.pieces:
         text.append_text(_marked(piece))
     text.rstrip()
-    title = f"train example {number} · {shown.example_id} · {shown.targets} of {shown.tokens} tokens learnt"
+    count = "the label of" if loss_on == "label" else f"{shown.targets} of"
+    title = f"train example {number} · {shown.example_id} · {count} {shown.tokens} tokens learnt"
     return Panel(text, title=title, title_align="left", border_style="blue")
 
 

@@ -31,10 +31,14 @@ class Full(Tuner):
             yield model
 
     def save(self, model: torch.nn.Module, folder: Path) -> None:
-        """Write the whole model as transformers does, so that it loads like any other."""
+        """Write the whole model as transformers does, so that it loads like any other; it knows no head of ours."""
+        if weights.heads(model):
+            return super().save(model, folder)
         model.save_pretrained(folder)  # type: ignore[operator]
 
     def load(self, model: torch.nn.Module, folder: Path) -> None:
         """Put back a model that `save` wrote."""
+        if weights.heads(model):
+            return super().load(model, folder)
         stored = type(model).from_pretrained(folder, dtype=model.dtype, local_files_only=True)  # type: ignore[attr-defined]
         model.load_state_dict(stored.state_dict())

@@ -32,6 +32,7 @@ class LastLayers(Tuner):
 
     trains_base: ClassVar = True
 
+    trains_base: ClassVar = True
     kind: Literal["last_layers"] = "last_layers"
     layers: int = Field(1, ge=1)
     head: bool = False
