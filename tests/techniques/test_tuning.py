@@ -7,7 +7,7 @@ import torch
 
 import tiny
 from paribus.machine import Machine
-from paribus.techniques import Accumulation, BitFit, Full, Live, Lora, ModelFacts, NoEffect, Setting
+from paribus.techniques import BitFit, Full, Live, Lora, ModelFacts, NoEffect, Setting
 from paribus.techniques.tuning.weights import patterns
 
 CPU = Machine(name="a CPU", memory_bytes=1, cores=1)
@@ -100,22 +100,3 @@ def test_bitfit_trains_every_bias() -> None:
 def test_names_are_shortened_to_their_kinds() -> None:
     names = [f"base_model.model.layers.{layer}.{part}.weight" for layer in range(3) for part in "abcdef"]
     assert patterns(names, most=2) == ["layers.*.a.weight", "layers.*.b.weight", "and 4 more"]
-
-
-def test_too_few_examples_to_accumulate_are_told() -> None:
-    """Two rows make two micro-batches of one: no optimizer step is made of four."""
-    with pytest.raises(NoEffect, match="no optimizer step was made of 4 micro-batches"):
-        tiny.run(
-            tiny.llama(),
-            Full(),
-            Accumulation(steps=4),
-            effective_batch_size=4,
-            examples=tiny.rows(2),
-            max_steps=4,
-        )
-
-
-def test_the_proof_of_accumulation_counts_steps_by_micro_batches() -> None:
-    """Twenty rows by micro-batches of two, four a step: two steps of four and one of two in an epoch."""
-    run = tiny.run(tiny.llama(), Full(), Accumulation(steps=4), examples=tiny.rows(20), epochs=2)
-    assert run.proofs[1]["optimizer_steps_by_micro_batches"] == {"2": 2, "4": 4}
