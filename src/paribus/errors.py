@@ -42,6 +42,14 @@ class StudyError(ParibusError):
     """A study file says something that cannot be planned."""
 
 
+class SettingError(ValueError):
+    """A setting cannot have its value; raised by a check of settings, shown with file, line and `way_out`."""
+
+    def __init__(self, message: str, way_out: str | None = None) -> None:
+        super().__init__(message)
+        self.way_out = way_out
+
+
 class DataError(ParibusError):
     """A data set is missing, empty or malformed; the message names the row and the field."""
 

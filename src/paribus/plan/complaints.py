@@ -185,7 +185,10 @@ _WORDED: dict[str, Callable[[_Finding], Said]] = {
     "union_tag_not_found": _untagged,
     "union_tag_invalid": _unknown_word,
     "literal_error": _unknown_word,
-    "value_error": lambda finding: (str(finding.context["error"]), None),
+    "value_error": lambda finding: (
+        str(finding.context["error"]),
+        getattr(finding.context["error"], "way_out", None),
+    ),
     "too_short": lambda finding: (f"{finding.name} is empty", "give it at least one entry"),
     "finite_number": lambda finding: (f"{finding.name} must be a finite number", None),
 }

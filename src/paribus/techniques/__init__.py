@@ -29,6 +29,7 @@ from paribus.techniques.noise import Noise
 from paribus.techniques.precision.recipes import Bf16, Fp8, Fp16, Fp32
 from paribus.techniques.tuning.adalora import AdaLora
 from paribus.techniques.tuning.adapter import Adapter
+from paribus.techniques.tuning.any_peft import AnyPeft
 from paribus.techniques.tuning.bitfit import BitFit
 from paribus.techniques.tuning.full import Full
 from paribus.techniques.tuning.ia3 import Ia3
@@ -54,6 +55,7 @@ Tuning = Annotated[
     | PTuning
     | Adapter
     | LastLayers
+    | AnyPeft
     | QLora,
     Field(discriminator="kind"),
 ]
@@ -83,6 +85,7 @@ __all__ = [
     "Accumulation",
     "AdaLora",
     "Adapter",
+    "AnyPeft",
     "Bf16",
     "BitFit",
     "Boft",
