@@ -5,12 +5,24 @@ import os
 import random
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import FrozenInstanceError, asdict
 from hashlib import sha256
 
 import pytest
 
-from paribus.embedded.world import SKILLS, Example, capacity, examples, pretraining_document
+from paribus.embedded.world import (
+    CLASSES,
+    SKILLS,
+    Example,
+    Labelled,
+    capacity,
+    documents,
+    examples,
+    labelled,
+    labelled_capacity,
+    pretraining_document,
+)
 
 PLACES = [
     ("train", "same_wording"),
@@ -23,6 +35,7 @@ PLACES = [
 FIRST_128_OF_TRAIN = "0016850da8c0121666ff84f76d0cfc9b5e1b064adf4d3a62f0b7eb93f166e7af"
 # The shipped base has read this stream: with another one a rebuild would not lead to it.
 FIRST_1000_DOCUMENTS = "30058d0718e891def254a0880781255d0bd02837ea5c35e0e3c75dd0215c132d"
+ALL_DOCUMENTS = "6e422e034a50235541c0e303f488b214a54841ccc5f29be03a34d01a6e102998"
 
 
 def digest(items: list[Example]) -> str:
@@ -121,3 +134,51 @@ def test_an_unknown_split_is_an_error_that_lists_the_known_ones():
 def test_examples_are_frozen():
     with pytest.raises(FrozenInstanceError):
         examples("train", "same_wording", 1)[0].prompt = "other"
+
+
+def test_labelled_prompts_are_balanced_and_asked_in_one_split_alone():
+    """A labelled prompt is an instruction of the same split and group with the class of its answer."""
+    for split, group in PLACES:
+        instructions = {item.prompt: item for item in examples(split, group, capacity(split, group))}
+        found = labelled(split, group, 300)
+        known = [(item, instructions[item.prompt]) for item in found if item.prompt in instructions]
+        assert len(known) > 30
+        assert {one.skill for _, one in known} == {"first", "last"}
+        assert len({(one.answer, item.label) for item, one in known}) == len({one.answer for _, one in known})
+        assert Counter(item.label for item in found) == dict.fromkeys(CLASSES, 100)
+        assert labelled(split, group, 30) == found[:30]
+
+
+def test_no_labelled_prompt_is_in_two_places_or_twice_in_one():
+    prompts = [item.prompt for place in PLACES for item in labelled(*place, labelled_capacity(*place))]
+    assert len(prompts) == len(set(prompts)) > 40_000
+
+
+def test_the_label_is_what_the_word_is():
+    assert labelled("train", "same_wording", 2) == [
+        Labelled("please give the first item of frog sun sky donkey", "animal"),
+        Labelled("so name the word at the end of stone coffee banana", "plant"),
+    ]
+
+
+def test_documents_are_split_by_their_hash_and_never_change():
+    splits = {split: documents(split) for split in ("train", "validation", "test")}
+    whole = [document for found in splits.values() for document in found]
+    assert len(whole) == len(set(whole)) > 15_000
+    assert splits["train"][:30] == documents("train", 30)
+    shares = {split: len(found) / len(whole) for split, found in splits.items()}
+    assert shares == pytest.approx({"train": 0.6, "validation": 0.2, "test": 0.2}, abs=0.02)
+    assert sha256(json.dumps(whole).encode()).hexdigest() == ALL_DOCUMENTS
+
+
+@pytest.mark.parametrize(
+    ("made", "most"),
+    [
+        (lambda n: labelled("test", "same_wording", n), labelled_capacity("test", "same_wording")),
+        (lambda n: documents("test", n), len(documents("test"))),
+    ],
+)
+def test_more_of_them_than_there_are_is_an_error_too(made, most):
+    assert len(made(most)) == most
+    with pytest.raises(ValueError, match=f"Ask for 0 to {most}"):
+        made(most + 1)

@@ -187,3 +187,62 @@ def test_the_embedded_world() -> None:
     assert [pair.shared for pair in overlap(splits)] == [0, 0, 0]
     with pytest.raises(DataError, match=r"data\.train_examples: .* 10000000 were asked for"):
         load_splits(EmbeddedData(train_examples=10_000_000), Path())
+
+
+TEXTS = [{"text": f"text {n}", "label": ("ham", "spam")[n % 2]} for n in range(20)]
+
+
+def classes(
+    folder: Path, rows: list[dict[str, Any]], held: list[dict[str, Any]] | None = None, **block: Any
+) -> Any:
+    names = [jsonl(folder / "train.jsonl", rows), jsonl(folder / "held.jsonl", held or rows)]
+    given = FilesData(train=names[0], validation=names[1], test=names[1], form="classification", **block)
+    return load_splits(given, folder, "classification")
+
+
+def test_classes_are_those_of_training_in_their_order(tmp_path: Path) -> None:
+    splits = classes(tmp_path, TEXTS)
+    assert splits.classes == ("ham", "spam")
+    assert splits.train[1].turns == (Turn("text", "text 1"), Turn("label", "spam"))
+    assert (splits.train[1].label, splits.train[1].prompt) == ("spam", (Turn("text", "text 1"),))
+    numbers = [{"body": row["text"], "label": n} for n, row in zip((10, 9, 2, 10), TEXTS, strict=False)]
+    assert classes(tmp_path, numbers, columns={"text": "body"}).classes == ("2", "9", "10")
+    relabelled = [TEXTS[0] | {"label": "spam"}, *TEXTS[1:], TEXTS[0]]
+    assert content_sha256(classes(tmp_path, relabelled[:20]).train) != content_sha256(splits.train)
+
+
+def test_a_class_that_training_has_not_is_named_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        classes(tmp_path, TEXTS, [*TEXTS[:3], {"text": "other", "label": "Spam"}])
+    assert "field 'label' is 'Spam', a class that no training example has" in caught.value.message
+    assert "Classes: ham, spam" in (caught.value.way_out or "")
+    assert caught.value.place is not None
+    assert (caught.value.place.line, Path(caught.value.place.path).name) == (4, "held.jsonl")
+
+
+def test_one_class_cannot_be_learnt(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="one class alone: ham"):
+        classes(tmp_path, [row | {"label": "ham"} for row in TEXTS])
+    with pytest.raises(DataError, match=r"one class alone"):
+        classes(tmp_path, TEXTS, train_examples=1)
+
+
+def test_labelled_texts_are_set_aside_by_their_text(tmp_path: Path) -> None:
+    name = jsonl(tmp_path / "a.jsonl", [*TEXTS, *TEXTS])
+    splits = load_splits(FilesData(train=name, form="classification"), tmp_path, "classification")
+    assert [pair.shared for pair in overlap(splits)] == [0, 0, 0]
+    assert len(splits.test["all"]) == 4
+
+
+def test_the_embedded_world_under_each_task() -> None:
+    block = EmbeddedData(train_examples=9, validation_examples=3, test_examples=6)
+    labelled, running = (load_splits(block, Path(), task) for task in ("classification", "pretrain"))
+    assert labelled.classes == ("animal", "plant", "thing")
+    assert list(labelled.test) == ["same_wording", "new_wording"]
+    assert [turn.role for turn in labelled.train[0].turns] == ["text", "label"]
+    assert {name: len(found) for name, found in running.test.items()} == {"all": 6}
+    assert [turn.role for turn in running.train[0].turns] == ["text"]
+    for splits in (labelled, running):
+        assert [pair.shared for pair in overlap(splits)] == [0, 0, 0]
+    with pytest.raises(DataError, match=r"data\.train_examples: .* Ask for 0 to"):
+        load_splits(EmbeddedData(train_examples=10_000_000), Path(), "classification")

@@ -1,4 +1,4 @@
-"""A head for classes: who shares a micro-batch matters to batch statistics alone, and the head always trains."""
+"""A head for classes: it always trains, and batch statistics alone depend on who shares a micro-batch."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_another_norm_is_another_training_from_the_same_decoder(tmp_path: Path) 
     assert runs["batch"].proof["model.classifier_norm"]["batches_in_running_statistics"] == 3
     orders = {one.identity.order_sha256 for one in runs.values() if one.identity}
     assert len(orders) == 1
-    assert "LlamaModel with a head of 3 classes, norm layer" == runs["layer"].resolved["architecture"]
+    assert runs["layer"].resolved["architecture"] == "LlamaModel with a head of 3 classes, norm layer"
 
 
 def test_random_weights_are_keyed_by_seed_and_name() -> None:

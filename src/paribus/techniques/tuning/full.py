@@ -31,7 +31,7 @@ class Full(Tuner):
             yield model
 
     def save(self, model: torch.nn.Module, folder: Path) -> None:
-        """Write the whole model as transformers does, so that it loads like any other; it knows no head of ours."""
+        """Write the model as transformers does, so that it loads like any other; one with a head by names."""
         if weights.heads(model):
             return super().save(model, folder)
         model.save_pretrained(folder)  # type: ignore[operator]
