@@ -65,7 +65,8 @@ def train(
 ) -> Trained:
     """Train a model to which the techniques have been applied, on the device that is there.
 
-    `folder` is where the Trainer may write. With `checkpoints` it goes on from the newest. The model comes back on that device, in training mode.
+    `folder` is where the Trainer may write. With `checkpoints` training goes on from the newest one that is
+    whole. The model comes back on that device, in training mode.
     """
     chosen = {name: value for one in techniques for name, value in one.trainer_arguments().items()}
     shared = {"pad_token_id": pad_token_id, "techniques": techniques}

@@ -177,7 +177,7 @@ def _trained(
         proof = _proof(trial, model, live, result)
         identity = _identity(model, live, result)
         keeper.end(model, len(result.curve))
-        if keeper.saved_bytes is not None:
+        if keeper.saved_bytes is not None and result.diverged is None:
             proof["tuning"]["saved_bytes"] = keeper.saved_bytes
         resolved = result.resolved | _resolved(model)
     progress(Progress("done", len(result.curve), result.resolved["steps"], result.curve[-1]["loss"]))
