@@ -124,7 +124,7 @@ class Adapter(Tuner):
         from paribus.techniques.tuning.bottleneck import adapters
 
         found = adapters(model)
-        width = found[0].down.weight.shape[0]
+        width = found[0].down.out_features
         return super().proof(model, live) | {"blocks_adapted": len(found), "bottleneck": width}
 
     def merged(self, model: torch.nn.Module) -> None:

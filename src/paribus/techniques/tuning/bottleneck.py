@@ -22,8 +22,8 @@ class Bottleneck(torch.nn.Module):
         self, size: int, width: int, non_linearity: torch.nn.Module, scaling: float, seed: int
     ) -> None:
         super().__init__()
-        self.down = torch.nn.utils.skip_init(torch.nn.Linear, size, width)
-        self.up = torch.nn.utils.skip_init(torch.nn.Linear, width, size)
+        self.down: torch.nn.Linear = _undrawn(size, width)
+        self.up: torch.nn.Linear = _undrawn(width, size)
         self.non_linearity, self.scaling = non_linearity, scaling
         with torch.no_grad():
             generator = torch.Generator().manual_seed(seed)
@@ -84,6 +84,11 @@ NON_LINEARITIES: Final[dict[str, Callable[[], torch.nn.Module]]] = {
     "swish": torch.nn.SiLU,
     "tanh": torch.nn.Tanh,
 }
+
+
+def _undrawn(inputs: int, outputs: int) -> Any:
+    """Make a linear layer without asking the global random state for its values."""
+    return torch.nn.utils.skip_init(torch.nn.Linear, inputs, outputs)
 
 
 def _plus(output: Any, update: torch.Tensor) -> Any:

@@ -32,7 +32,6 @@ class LastLayers(Tuner):
 
     trains_base: ClassVar = True
 
-    trains_base: ClassVar = True
     kind: Literal["last_layers"] = "last_layers"
     layers: int = Field(1, ge=1)
     head: bool = False
@@ -64,7 +63,8 @@ class LastLayers(Tuner):
                 if "norm" in type(module).__name__.lower() and "embed" not in name:
                     yield from module.parameters()
         if self.head:
-            yield from model.get_output_embeddings().parameters()
+            head: Any = model.get_output_embeddings()
+            yield from head.parameters()
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return the evidence of every tuning, and whether a trained head is the input embeddings as well."""

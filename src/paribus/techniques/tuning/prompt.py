@@ -79,14 +79,13 @@ class PromptMethod(PeftTuner):
         """Put back what `save` wrote by name, encoder and all."""
         weights.load(model, folder / TRAINED)
 
-    def shape(self, model: PreTrainedModel) -> dict[str, Any]:
-        """Return the arguments that all prompt configs take; sizes are read from the model by peft."""
+    def shape(self) -> dict[str, Any]:
+        """Return the arguments that all prompt configs take; other sizes are read from the model by peft."""
         import peft
 
         return {
             "task_type": peft.TaskType.CAUSAL_LM,
             "num_virtual_tokens": self.num_virtual_tokens,
-            "token_dim": model.get_input_embeddings().embedding_dim,
             "num_transformer_submodules": 1,
         }
 
@@ -107,7 +106,7 @@ class PromptTuning(PromptMethod):
         """Initial values are drawn afterwards."""
         import peft
 
-        return peft.PromptTuningConfig(**self.shape(model), prompt_tuning_init="RANDOM")
+        return peft.PromptTuningConfig(**self.shape(), token_dim=_width(model), prompt_tuning_init="RANDOM")
 
     def draw(self, wrapped: PeftModel, live: Live) -> None:
         """Draw embeddings, or the tokens whose embeddings they start from, keyed by their name."""
@@ -115,7 +114,9 @@ class PromptTuning(PromptMethod):
 
         super().draw(wrapped, live)
         if self.prompt_tuning_init == "sample_vocab":
-            words, prompt = wrapped.word_embeddings.weight, wrapped.prompt_encoder[ADAPTER].embedding.weight
+            encoder: Any = wrapped.prompt_encoder[ADAPTER]
+            embeddings: Any = wrapped.word_embeddings
+            prompt, words = encoder.embedding.weight, embeddings.weight
             generator = torch.Generator().manual_seed(live.draw_seed("init", "prompt_encoder.embedding"))
             chosen = torch.randint(words.shape[0], (prompt.shape[0],), generator=generator)
             with torch.no_grad():
@@ -164,12 +165,11 @@ class PrefixTuning(PromptMethod):
         """The number of key heads and their width are read from the model by peft."""
         import peft
 
-        shape = self.shape(model)
         return peft.PrefixTuningConfig(
-            **shape | {"token_dim": None},
+            **self.shape(),
             init_weights=None,
             prefix_projection=self.prefix_projection,
-            encoder_hidden_size=self.encoder_hidden_size or shape["token_dim"],
+            encoder_hidden_size=self.encoder_hidden_size or _width(model),
         )
 
 
@@ -202,11 +202,17 @@ class PTuning(PromptMethod):
         """Dropout between the layers of the LSTM is off: its draws would depend on the batch."""
         import peft
 
-        shape = self.shape(model)
         return peft.PromptEncoderConfig(
-            **shape,
+            **self.shape(),
+            token_dim=_width(model),
             encoder_reparameterization_type=self.encoder_reparameterization_type,
-            encoder_hidden_size=self.encoder_hidden_size or shape["token_dim"],
+            encoder_hidden_size=self.encoder_hidden_size or _width(model),
             encoder_num_layers=self.encoder_num_layers,
             encoder_dropout=0.0,
         )
+
+
+def _width(model: PreTrainedModel) -> int:
+    """Return the length of an input embedding, which in some models is not that of the hidden states."""
+    embeddings: Any = model.get_input_embeddings()
+    return embeddings.embedding_dim
