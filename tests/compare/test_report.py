@@ -101,7 +101,7 @@ def test_the_numbers_of_the_article_stand_beside_ours(quickstart: tuple[Plan, St
     shutil.copy(ROOT / "experiments" / "quickstart" / "claims.yaml", plan.study.folder)
     text = Reader(report(plan, store)).text
     for words in (
-        "emulated: an optimistic bound", "<0.5%", "32 GB", "not run", "75.4%", "Noise / embedding RMS 0.105",
+        "emulated: an optimistic bound", "<0.5%", "32 GB", "not run", "75.4%", "Noise ratio 0.105",
         "A04", "supported", "this study measures test.same_wording.loss",
     ):  # fmt: skip
         assert words.replace(" 0.105", "") in text

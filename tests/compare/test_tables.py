@@ -10,10 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from made_results import plan_of, record
 from rich.console import Console
 
 from paribus.compare import tables, wording
+from paribus.compare.beside import noise
 from paribus.compare.claim import Claims
 from paribus.compare.findings import Findings
 from paribus.compare.sheets import comparison, failures, losses, readings
@@ -63,6 +65,22 @@ def test_csv_has_a_row_a_cell_with_the_same_numbers(quickstart: tuple[Plan, Stor
         "",
     )
     assert sum(len(row["trials"].split()) for row in rows) == 30
+
+
+def test_every_table_with_an_alpha_says_how_loud_it_was(quickstart: tuple[Plan, Store]) -> None:
+    plan, store = quickstart
+    findings = Findings(plan, store)
+    for sheet in (comparison(findings), readings(findings), noise(findings, Claims())):
+        assert sheet is not None and "ratio" in [column.key for column in sheet.columns]
+        found = {row["level"]: row.get("ratio") for row in sheet.rows if row.get("ratio") is not None}
+        assert (found["5"], found["10"]) == (pytest.approx(0.105), pytest.approx(0.21))
+        assert "Noise ratio: RMS of NEFTune's noise" in sheet.note
+    for width in (80, 120):
+        assert "0.105" in printed(plan, store, width) and "ratio" in printed(plan, store, width)
+    by_alpha = {
+        row["neftune_noise_alpha"]: row for row in csv.DictReader(io.StringIO(tables.csv(plan, store)))
+    }
+    assert float(by_alpha["10"]["noise_ratio"]) == pytest.approx(0.21) and by_alpha["0"]["noise_ratio"] == ""
 
 
 def test_json_has_a_row_a_recorded_trial_and_no_other(tmp_path: Path) -> None:
@@ -124,7 +142,8 @@ def test_a_grid_shows_every_axis_and_the_averaged_levels(tmp_path: Path) -> None
     for job in plan.jobs:
         record(store, job)
     findings = Findings(plan, store)
-    assert [c.key for c in comparison(findings).columns][:3] == list(plan.axes)
+    columns = [c.key for c in comparison(findings).columns]
+    assert columns[:4] == ["gradient_accumulation_steps", "neftune_noise_alpha", "ratio", "tuning"]
     assert len(comparison(findings).rows) == 8
     sheet = readings(findings)
     assert [row["level"] for row in sheet.rows] == ["4", "5", "lora"]

@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from paribus import statistics
-from paribus.compare import wording
+from paribus.compare import sheets, wording
 from paribus.compare.claim import Claims, Number, judge, matching
-from paribus.compare.findings import Findings
+from paribus.compare.findings import NOISE, Findings
 from paribus.compare.readings import Metric
 from paribus.compare.sheets import Column, Sheet, contrast_row
 
@@ -57,7 +57,7 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
 
 def noise(findings: Findings, claims: Claims) -> Sheet | None:
     """Show each NEFTune alpha's effect with the noise it was proven to add, beside printed win rates."""
-    axis = "neftune_noise_alpha"
+    axis = NOISE
     rows = _axis_rows(findings, axis)
     if not rows:
         return None
@@ -73,10 +73,10 @@ def noise(findings: Findings, claims: Claims) -> Sheet | None:
             contrast = matching(contrasts, axis, row["level"])
             row[key] = contrast.difference if contrast and contrast.level == row["level"] else None
         row["win_rate.printed"] = _beside(printed, axis, row["level"])
-        row["ratio"] = _noise_ratio(findings, axis, row["level"])
+        row["ratio"] = findings.loudness(sheets.trials_at(findings, axis, row["level"]))
     columns = (
         Column("level", "α", "level"),
-        Column("ratio", "Noise / embedding RMS", "number"),
+        sheets.LOUDNESS,
         Column(
             "difference",
             "Test " + findings.metric.quantity,
@@ -88,7 +88,7 @@ def noise(findings: Findings, claims: Claims) -> Sheet | None:
         Column("verdict", "Verdict", "verdict", "Difference from α of the baseline"),
         *([Column("win_rate.printed", "Document: win rate", "text")] if printed else []),
     )
-    note = "The noise ratio is read back from the embeddings while training."
+    note = sheets.LOUDNESS_NOTE.strip()
     if printed:
         note += f" The document's numbers are {wording.listed(list(scopes))}: not run here."
     title = "NEFTune beside the document" if printed else "NEFTune"
@@ -151,15 +151,6 @@ def _cost(findings: Findings, name: str, level: str | None) -> float | None:
     costs = [getattr(findings.recorded[k].result.cost, name, None) for k in _at(findings, level)]
     known = [cost for cost in costs if cost is not None]
     return fmean(known) if known else None
-
-
-def _noise_ratio(findings: Findings, axis: str, label: str) -> float | None:
-    ids = [k for c in findings.plan.cells if c.coordinates[axis] == label for k in c.trials.values()]
-    proofs = [
-        findings.recorded[k].result.proof.get(axis, {}) for k in dict.fromkeys(ids) if k in findings.finished
-    ]
-    ratios = [proof["ratio"] for proof in proofs if isinstance(proof.get("ratio"), float)]
-    return fmean(ratios) if ratios else None
 
 
 def verdicts(findings: Findings, claims: Claims) -> Sheet | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from paribus import statistics
 from paribus.compare.contrast import (
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from paribus.plan.design import Cell, Plan
     from paribus.record.result import HeldoutScore, TrialResult
     from paribus.record.store import Recorded, Store
+
+NOISE: Final = "neftune_noise_alpha"
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class Findings:
         self.plan, self.study = plan, plan.study
         self.recorded: dict[str, Recorded] = {k: v for k, v in store.recorded().items() if k in planned}
         compare = self.study.compare
-        self.metric = Metric.parse(compare.metric)
+        self.metric = Metric.parse(compare.metric, self.study.task)
         self.primary: At = compare.at
         self.rules = Rules(compare.margin, compare.confidence, compare.family)
 
@@ -158,6 +160,16 @@ class Findings:
             return None
         why = "no declared control was found to harm" if controls else "no control known to harm is declared"
         return f"{why}: this test could not have seen a loss"
+
+    def loudness(self, trials: Iterable[str]) -> float | None:
+        """Return the RMS of the noise over that of the embeddings it met, as the trials' proofs have it.
+
+        A mean over the finished ones; None where no noise was added. Beside alpha it says how loud that was:
+        alpha alone does not carry across widths and lengths.
+        """
+        proofs = (self.recorded[k].result.proof.get(NOISE, {}) for k in trials if k in self.finished)
+        ratios = [proof["ratio"] for proof in proofs if isinstance(proof.get("ratio"), float)]
+        return fmean(ratios) if ratios else None
 
     @property
     def other_readings(self) -> list[At]:

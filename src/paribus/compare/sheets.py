@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from paribus import statistics
 from paribus.compare import wording
 from paribus.compare.claim import Claims
 from paribus.compare.contrast import Contrast
-from paribus.compare.findings import CellFindings, Findings
+from paribus.compare.findings import NOISE, CellFindings, Findings
 from paribus.compare.overfitting import overfitting
 from paribus.compare.readings import At, Metric
 
@@ -28,6 +28,13 @@ class Column:
     title: str
     kind: Kind = "text"
     spanner: str = ""
+
+
+LOUDNESS: Final = Column("ratio", "Noise ratio", "number")
+"""What stands beside alpha in every table: a number of alpha says little without width and length."""
+LOUDNESS_NOTE: Final = (
+    " Noise ratio: RMS of NEFTune's noise over that of the embeddings, both read back in training."
+)
 
 
 @dataclass(frozen=True)
@@ -48,12 +55,10 @@ class Sheet:
 
 def comparison(findings: Findings) -> Sheet:
     """Show every cell: its mean at the primary reading, k of n seeds, its difference from the baseline."""
-    axes = findings.axes
     rows = [_cell_row(cell, findings) for cell in findings.cells]
     reading = wording.READING_NAMES[findings.primary]
-    single = (Column("axis", "Axis"), Column("level", "Level", "level"))
     columns = (
-        *(single if findings.one_at_a_time else [Column(a, wording.axis_name(a), "level") for a in axes]),
+        *_level_columns(findings, rows),
         Column("seeds", "Finished"),
         Column("mean", "Mean", "estimate"),
         Column("difference", "Difference", "difference", "From the baseline"),
@@ -69,7 +74,29 @@ def comparison(findings: Findings) -> Sheet:
         level = f"{2 * findings.rules.confidence - 1:.0%}".replace("%", "\u00a0%")
         within = f"within ±{findings.rules.margin:g}"
         note += f" Equivalent: the {level} interval, two one-sided tests, is {within}, uncorrected."
+    note += LOUDNESS_NOTE if LOUDNESS in columns else ""
     return Sheet("comparison", f"Every cell at {reading}", columns, tuple(rows), note)
+
+
+def _level_columns(findings: Findings, rows: list[dict[str, Any]]) -> list[Column]:
+    """Say which level a row is of, and how loud its noise was where there is any."""
+    loud = [LOUDNESS] if any(row["ratio"] is not None for row in rows) else []
+    if findings.one_at_a_time:
+        return [Column("axis", "Axis"), Column("level", "Level", "level"), *loud]
+    named = [(axis, Column(axis, wording.axis_name(axis), "level")) for axis in findings.axes]
+    after = max((axis for axis in findings.axes if _is_noise(axis)), key=findings.axes.index, default=None)
+    found = [column for axis, own in named for column in (own, *(loud if axis == after else []))]
+    return found if after else [*found, *loud]
+
+
+def _is_noise(axis: str | None) -> bool:
+    return axis is not None and axis.partition(".")[0] == NOISE
+
+
+def trials_at(findings: Findings, axis: str | None, level: str) -> list[str]:
+    """Return the trials of every cell at a level of an axis, each once."""
+    cells = [cell for cell in findings.plan.cells if axis and cell.coordinates[axis] == level]
+    return list(dict.fromkeys(trial for cell in cells for trial in cell.trials.values()))
 
 
 def readings(findings: Findings) -> Sheet:
@@ -85,16 +112,21 @@ def readings(findings: Findings) -> Sheet:
     for contrast in findings.primary_contrasts:
         row: dict[str, Any] = {"group": wording.axis_name(contrast.axis or ""), "level": contrast.level}
         row["conditional"] = contrast.conditional
+        if _is_noise(contrast.axis):
+            row["ratio"] = findings.loudness(trials_at(findings, contrast.axis, contrast.level))
         for at in order:
             other = found[at][contrast.axis, contrast.level]
             row |= {f"{at}.difference": other.difference, f"{at}.holm_p": other.holm_p}
         rows.append(row)
+    if any(row.get("ratio") is not None for row in rows):
+        columns.insert(1, LOUDNESS)
     level = findings.common_level
     note = (
         "Each level less the baseline's level, all else equal" + _contexts(findings.primary_contrasts) + "."
     )
     if level is not None:
         note += f" The train loss that every arm reaches is {wording.number(level)}."
+    note += LOUDNESS_NOTE if LOUDNESS in columns else ""
     return Sheet("readings", "Levels at the three readings", tuple(columns), tuple(rows), note)
 
 
@@ -105,12 +137,13 @@ def losses(findings: Findings, claims: Claims) -> Sheet:
         for quantity in ("train_loss", "validation_loss")
         for _, number in claims.numbers(quantity)
     }
+    unit = f"Loss, {findings.metric.loss_unit}"
     columns = [
         Column("epoch", "Epoch", "number"),
-        Column("train_sample", "Train sample", "estimate", "Loss, nats per token"),
-        Column("validation", "Validation", "estimate", "Loss, nats per token"),
-        Column("test", "Test", "estimate", "Loss, nats per token"),
-        Column("gap", "Test − train", "estimate", "Loss, nats per token"),
+        Column("train_sample", "Train sample", "estimate", unit),
+        Column("validation", "Validation", "estimate", unit),
+        Column("test", "Test", "estimate", unit),
+        Column("gap", "Test − train", "estimate", unit),
     ]
     if printed:
         columns += [
@@ -192,6 +225,7 @@ def _failure_rate(cell: CellFindings, base: CellFindings | None, confidence: flo
 def _cell_row(cell: CellFindings, findings: Findings) -> dict[str, Any]:
     row: dict[str, Any] = dict(cell.cell.coordinates)
     row |= {"seeds": cell.share, "mean": cell.estimates.get(findings.primary), "trials": cell.trials}
+    row["ratio"] = findings.loudness(cell.trials)
     axis = cell.contrast.axis if cell.contrast else None
     name = wording.axis_name(axis) if axis else "Baseline"
     row |= {"axis": f"Control: {name}" if cell.cell.is_control else name}

@@ -30,6 +30,8 @@ VERDICT_STYLE = {"better": "green", "worse": "red", "equivalent": "cyan", "negli
 SCHEMA = 1
 WRAPPED = ("text", "level")
 """Kinds of columns that are words, which may go on in the next line; a number never does."""
+NARROW = {"Difference": "Change", "Finished": "Done", "p (Holm)": "Holm p"}
+"""Headings that take less room where there is little."""
 NOT_IN_TERMINAL = {"rate", "fisher_p", "relative"}
 """Columns that only a wider page has room for."""
 
@@ -69,7 +71,8 @@ def csv(plan: Plan, store: Store) -> str:
 
     One row a cell: a column for each axis; `finished`, `planned`; for each reading `<reading>_mean`,
     `<reading>_low`, `<reading>_high` and `<reading>_n`; at the primary reading `difference`, its `_low`,
-    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`; and `trials`, ids separated by spaces.
+    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`; `noise_ratio`, the RMS of NEFTune's noise over
+    that of the embeddings; and `trials`, ids separated by spaces.
     """
     findings = Findings(plan, store)
     estimates = [f"{at}_{part}" for at in READINGS for part in ("mean", "low", "high", "n")]
@@ -84,11 +87,14 @@ def csv(plan: Plan, store: Store) -> str:
         "p_holm",
         "p_tost",
         "verdict",
+        "noise_ratio",
     ]
     out = io.StringIO()
     writer = csv_module.DictWriter(out, [*header, "trials"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_csv_row(cell) for cell in findings.cells)
+    writer.writerows(
+        _csv_row(cell) | {"noise_ratio": findings.loudness(cell.trials)} for cell in findings.cells
+    )
     return out.getvalue()
 
 
@@ -181,9 +187,8 @@ def _rich(sheet: Sheet, narrow: bool) -> Table:
         justify = "left" if column.kind in WRAPPED or column.kind == "verdict" else "right"
         whole = column.kind == "verdict" or not (narrow or column.kind in WRAPPED)
         least = None if narrow else _least_width(sheet, column)
-        table.add_column(
-            escape(column.title), justify=justify, no_wrap=whole, overflow="fold", min_width=least
-        )
+        title = NARROW.get(column.title, column.title) if narrow else column.title
+        table.add_column(escape(title), justify=justify, no_wrap=whole, overflow="fold", min_width=least)
     group = None
     for row in sheet.rows:
         if row.get("group") != group:
@@ -194,10 +199,10 @@ def _rich(sheet: Sheet, narrow: bool) -> Table:
 
 
 def _least_width(sheet: Sheet, column: Column) -> int:
-    """Return the characters a column needs: its longest word where it wraps, else its longest value."""
-    texts = [text(row.get(column.key), column) for row in sheet.rows]
+    """Return the characters a column needs: its longest word where it wraps, else its longest text."""
+    texts = [column.title, *(text(row.get(column.key), column) for row in sheet.rows)]
     pieces = [piece for shown in texts for piece in (shown.split() if column.kind in WRAPPED else [shown])]
-    return max(map(len, [*pieces, *column.title.split()]))
+    return max(map(len, pieces))
 
 
 def _rich_cell(row: Mapping[str, Any], column: Column, narrow: bool) -> Text:
