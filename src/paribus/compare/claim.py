@@ -210,7 +210,7 @@ Verdict = tuple[Word, str, str]
 def _check(check: ShapeCheck | DifferenceCheck, findings: Findings) -> Verdict:
     if isinstance(check, ShapeCheck):
         return _check_shape(check, findings)
-    metric = Metric.parse(check.metric) if check.metric else findings.metric
+    metric = Metric.parse(check.metric, findings.study.task) if check.metric else findings.metric
     contrast = matching(findings.contrasts(check.at, metric), check.axis, check.level)
     if contrast is None:
         return "not run", f"this study has no level {check.level} of {check.axis}", ""

@@ -71,7 +71,9 @@ def curves(findings: Findings) -> dict[str, Any] | None:
     if not rows:
         return None
     low, top = _loss_range(rows)
-    y = alt.Y("mean:Q", title="loss, nats per token", scale=alt.Scale(domain=[low, top], nice=False))
+    y = alt.Y(
+        "mean:Q", title=f"loss, {findings.metric.loss_unit}", scale=alt.Scale(domain=[low, top], nice=False)
+    )
     x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(tickMinStep=1, grid=False))
     names = list(SPLIT_COLOURS)
     colour = alt.Color(

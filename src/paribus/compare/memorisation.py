@@ -13,7 +13,7 @@ from paribus.compare.readings import Curve
 from paribus.compare.sheets import Column, Sheet
 
 BY_HEART: Final = 0.99
-"""Share of the training sample's target tokens predicted right from which it counts as memorised."""
+"""Share of the training sample's targets predicted right from which it counts as memorised."""
 
 
 def memorisation(findings: Findings) -> Sheet:
@@ -22,6 +22,7 @@ def memorisation(findings: Findings) -> Sheet:
     The rise is validation loss at the end less its least; the epochs are those that were scored.
     """
     rows = [_row(found, findings) for found in overfitting(findings)]
+    target = findings.metric.target
     columns = (
         Column("cell", "Cell"),
         Column("best", "At epoch", "estimate", "Least validation loss"),
@@ -29,11 +30,11 @@ def memorisation(findings: Findings) -> Sheet:
         Column("rise", "Rise", "difference", "From there to the end"),
         Column("gap", "Test − train", "estimate", "At the end"),
         Column("train", "Train loss", "estimate", "At the end"),
-        Column("right", "Train tokens right", "percent", "At the end"),
-        Column("by_heart", f"{BY_HEART:.0%} of train tokens right from", "text"),
+        Column("right", f"Train {target}s right", "percent", "At the end"),
+        Column("by_heart", f"{BY_HEART:.0%} of train {target}s right from", "text"),
     )
     note = (
-        f"Group {findings.metric.group}; losses in nats per token; the training sample is scored with noise "
+        f"Group {findings.metric.group}; losses in {findings.metric.loss_unit}; the training sample is scored with noise "
         "off. In brackets the seeds that got that far."
     )
     return Sheet("memorisation", "Least validation loss and memorisation", columns, tuple(rows), note)

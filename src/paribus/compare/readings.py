@@ -8,7 +8,7 @@ loss on the training sample, both with noise off; lower is better).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -27,15 +27,16 @@ QUANTITIES = {"loss": "nats per token", "accuracy": "share of tokens", "gap": "n
 
 @dataclass(frozen=True)
 class Metric:
-    """One held-out quantity of one split and group."""
+    """One held-out quantity of one split and group; `target` is what is scored, a token or an example."""
 
     split: str
     group: str
     quantity: str
+    target: str = field(default="token", compare=False)
 
     @staticmethod
-    def parse(name: str) -> Metric:
-        """Read `test.same_wording.loss`; a group may itself contain dots."""
+    def parse(name: str, task: str = "instruction") -> Metric:
+        """Read `test.same_wording.loss`; a group may itself contain dots. Classes are scored by example."""
         split, _, rest = name.partition(".")
         group, _, quantity = rest.rpartition(".")
         if not group or split not in ("train_sample", "validation", "test"):
@@ -47,7 +48,7 @@ class Metric:
             raise StudyError(
                 f"metric {name!r}: no quantity {quantity!r}.", way_out=nearest(quantity, QUANTITIES)
             )
-        return Metric(split, group, quantity)
+        return Metric(split, group, quantity, "example" if task == "classification" else "token")
 
     @property
     def lower_is_better(self) -> bool:
@@ -57,7 +58,12 @@ class Metric:
     @property
     def unit(self) -> str:
         """Name the unit its values and differences are in."""
-        return QUANTITIES[self.quantity]
+        return QUANTITIES[self.quantity].replace("token", self.target)
+
+    @property
+    def loss_unit(self) -> str:
+        """Name the unit of losses beside it."""
+        return QUANTITIES["loss"].replace("token", self.target)
 
     def __str__(self) -> str:
         return f"{self.split}.{self.group}.{self.quantity}"
