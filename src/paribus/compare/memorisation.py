@@ -34,8 +34,8 @@ def memorisation(findings: Findings) -> Sheet:
         Column("by_heart", f"{BY_HEART:.0%} of train {target}s right from", "text"),
     )
     note = (
-        f"Group {findings.metric.group}; losses in {findings.metric.loss_unit}; the training sample is scored with noise "
-        "off. In brackets the seeds that got that far."
+        f"Group {findings.metric.group}; losses in {findings.metric.loss_unit}; the training sample is scored with "
+        "noise off. In brackets the seeds that got that far."
     )
     return Sheet("memorisation", "Least validation loss and memorisation", columns, tuple(rows), note)
 
