@@ -80,36 +80,33 @@ def _product(left: torch.Tensor, right: torch.Tensor, *scales: torch.Tensor | fl
 
 
 class _RoundedLinear(torch.autograd.Function):
-    """x [..., in] times weight [out, in], plus bias: a linear layer's three products on rounded operands."""
+    """x [n, in] times weight [out, in], plus bias: a linear layer's three products on rounded operands."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, site: _Site) -> Any:
-        flat = x.reshape(-1, x.shape[-1])
-        inputs, weights = site.round("activations", flat), site.weight(weight)
+        inputs, weights = site.round("activations", x), site.weight(weight)
         ctx.save_for_backward(inputs.values, weights.values)
         ctx.scales, ctx.site, ctx.dtypes = (inputs.scale, weights.scale), site, (x.dtype, weight.dtype)
         site.tally.products["forward"] += 1
         output = _product(inputs.values, weights.values.t(), inputs.scale, weights.scale)
         if bias is not None:
             output += bias
-        return output.view(*x.shape[:-1], -1)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         (gradient,) = upstream
-        flat = gradient.reshape(-1, gradient.shape[-1])
         (inputs, weights), (input_scale, weight_scale) = ctx.saved_tensors, ctx.scales
         of_input = of_weight = of_bias = None
-        rounded = ctx.site.round("gradients", flat)
+        rounded = ctx.site.round("gradients", gradient)
         if ctx.needs_input_grad[0]:
             ctx.site.tally.products["input_gradient"] += 1
             of_input = _product(rounded.values, weights, rounded.scale, weight_scale)
-            of_input = of_input.view(*gradient.shape[:-1], -1)
         if ctx.needs_input_grad[1]:
             ctx.site.tally.products["weight_gradient"] += 1
             of_weight = _product(rounded.values.t(), inputs, rounded.scale, input_scale)
         if ctx.needs_input_grad[2]:
-            of_bias = flat.sum(0)
+            of_bias = gradient.sum(0)
         return of_input, of_weight, of_bias, None
 
 
@@ -119,8 +116,9 @@ def _forward(module: Any, site: _Site, original: Any, x: torch.Tensor) -> torch.
     weight = module.weight.t() if isinstance(module, Conv1D) else module.weight
     dtype = torch.promote_types(x.dtype, torch.float32)
     bias = None if module.bias is None else module.bias.to(dtype)
-    output: Any = _RoundedLinear.apply(x.to(dtype), weight.to(dtype), bias, site)
-    return output.to(x.dtype)
+    flat = x.to(dtype).reshape(-1, x.shape[-1])
+    output: Any = _RoundedLinear.apply(flat, weight.to(dtype), bias, site)
+    return output.view(*x.shape[:-1], -1).to(x.dtype)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -21,7 +22,7 @@ from paribus.techniques.tuning.peft_tuner import (
 
 if TYPE_CHECKING:
     import torch
-    from peft import PeftConfig
+    from peft import PeftConfig, PeftModel
     from transformers import PreTrainedModel
 
 
@@ -54,6 +55,12 @@ class _Rotation(PeftTuner):
     def _way_out(self) -> str:
         return "choose a block size that divides the inputs of every layer, or name layers in target_modules"
 
+    def _wrapped(self, model: PreTrainedModel, live: Live) -> PeftModel:
+        with warnings.catch_warnings():
+            # peft takes another block size; `applied` refuses it
+            warnings.filterwarnings("ignore", message="Invalid `oft_block_size`")
+            return super()._wrapped(model, live)
+
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
         """Wrap the model; a layer that blocks cannot fill is told, where peft would change the block size."""
@@ -84,7 +91,7 @@ class Oft(_Rotation):
     paper: ClassVar = "Qiu et al. 2023, arXiv:2306.07280"
 
     kind: Literal["oft"] = "oft"
-    oft_block_size: int = Field(32, ge=2)
+    oft_block_size: int = Field(16, ge=2)
     block_share: bool = False
     use_cayley_neumann: bool = True
     num_cayley_neumann_terms: int = Field(5, ge=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -62,6 +63,8 @@ class PeftTuner(Tuner):
         with warnings.catch_warnings():
             # peft 0.21 asks transformers 5.24 for an attribute under its old name
             warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+            # a tied head is adapted alone, and `merged` knows
+            warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
             try:
                 return peft.get_peft_model(model, self.config(model, live), adapter_name=ADAPTER)  # type: ignore[return-value]
             except (ValueError, TypeError) as error:
@@ -89,8 +92,13 @@ class PeftTuner(Tuner):
             weights.load(model, folder / TRAINED, begin)
 
     def merged(self, model: torch.nn.Module) -> torch.nn.Module | None:
-        """Merge the update into the base and return the base."""
-        return model.merge_and_unload() if self.merges else None  # type: ignore[operator]
+        """Merge the update into the base and return the base.
+
+        None where a method cannot, or a layer shares its weight with the embedding, which has no update.
+        """
+        if not self.merges or _is_shared(model):
+            return None
+        return model.merge_and_unload()  # type: ignore[operator]
 
 
 def adapted(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
@@ -102,6 +110,20 @@ def adapted(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
             yield path.removeprefix("base_model.model."), module
 
 
+def _is_shared(model: torch.nn.Module) -> bool:
+    """Say whether an adapted layer has the weight of the input embeddings."""
+    embeddings = model.get_input_embeddings().weight  # type: ignore[operator]
+    return any(getattr(layer.get_base_layer(), "weight", None) is embeddings for _, layer in adapted(model))
+
+
+@dataclass
+class Dropped:
+    """How many inputs of a layer's adapter were zeroed, of how many."""
+
+    dropped: Any = 0
+    seen: int = 0
+
+
 def drop_by_example(places: torch.nn.ModuleDict, live: Live, p: float, *keys: object) -> None:
     """Put a dropout whose draws belong to examples in the place of a layer's own, for this adapter.
 
@@ -109,15 +131,18 @@ def drop_by_example(places: torch.nn.ModuleDict, live: Live, p: float, *keys: ob
     """
     import torch
 
+    counted = live.observed["dropout " + " ".join(map(str, keys))] = Dropped()
+
     class ByExample(torch.nn.Module):
-        dropped = seen = 0.0
+        dropped = property(lambda _: counted.dropped)
+        seen = property(lambda _: counted.seen)
 
         def forward(self, entering: torch.Tensor) -> torch.Tensor:
             if not self.training:
                 return entering
             mask = draws.dropped(torch.ones_like(entering), live, p, *keys)
-            self.dropped = self.dropped + (mask == 0).sum()
-            self.seen += sum(live.lengths) * entering.shape[-1]
+            counted.dropped = counted.dropped + (mask == 0).sum()
+            counted.seen += sum(live.lengths) * entering.shape[-1]
             return entering * mask
 
     places[ADAPTER] = ByExample()
