@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -112,6 +112,10 @@ class Setting:
     max_length: int | None = None
 
 
+OF_THIS_PROCESS: Final = {"of_this_process": True}
+"""Metadata of a field of what a technique observes that means nothing in another process, such as an `id`."""
+
+
 @dataclass
 class Live:
     """What the running step knows, kept up to date by the trainer and read by the techniques.
@@ -121,7 +125,8 @@ class Live:
     `targets` is its number of targets, `step_targets` that of the `window` micro-batches of its optimizer
     step. `micro_batches` says how many optimizer steps took how many micro-batches. Relative paths of
     settings start at `folder`. A technique keeps what it measures while it is applied in `observed`, under
-    its own name, for its proof.
+    its own name, for its proof. What stands there as a Counter, or as a dataclass of numbers, tensors, lists
+    and mappings, is in every checkpoint; fields marked `OF_THIS_PROCESS` are not.
     """
 
     seed: int
@@ -180,6 +185,14 @@ class Technique(Settings):
     def trainer_arguments(self) -> dict[str, Any]:
         """Return the arguments of `transformers.TrainingArguments` that this technique sets."""
         return {}
+
+    def content_sha256(self, folder: Path) -> str | None:
+        """Return the hash of what this reads at its `path`, None where it reads nothing.
+
+        It stands in a trial's id in the place of the path, which starts at `folder` where it is relative.
+        Raises ModelError.
+        """
+        return None
 
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:

@@ -12,6 +12,8 @@ from typing import Any, Final
 import torch
 from safetensors.torch import load_file, save_file
 
+from paribus.techniques.base import OF_THIS_PROCESS
+
 PLAIN: Final = "state.json"
 TENSORS: Final = "state.safetensors"
 
@@ -58,11 +60,12 @@ def _unpacked(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def sums(gathered: Any) -> dict[str, Any] | None:
-    """Return the fields of a dataclass, or the counts of a Counter; None for anything else."""
+    """Return the fields of a dataclass that outlive a process, or a Counter's counts; None for anything else."""
     if isinstance(gathered, Counter):
         return dict(gathered)
     if is_dataclass(gathered):
-        return {field.name: getattr(gathered, field.name) for field in fields(gathered)}
+        kept = [field.name for field in fields(gathered) if not OF_THIS_PROCESS.items() <= field.metadata.items()]
+        return {name: getattr(gathered, name) for name in kept}
     return None
 
 
