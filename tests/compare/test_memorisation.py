@@ -45,4 +45,4 @@ def test_one_row_for_each_setting_of_data_and_training(tmp_path: Path) -> None:
     assert (large["rise"].mean, small["rise"].mean) == (pytest.approx(0.2), pytest.approx(0.6))
     assert small["gap"].mean == pytest.approx(1.4 + 0.1 - 0.01)
     assert (large["right"].mean, small["right"].mean) == (80, 100)
-    assert (large["by_heart"], small["by_heart"]) == ("never [0 of 3]", "epoch 3.0 [3 of 3]")
+    assert (large["by_heart"], small["by_heart"]) == ("never [0 of 3]", "3.0 [3 of 3]")

@@ -34,8 +34,8 @@ def memorisation(findings: Findings) -> Sheet:
         Column("by_heart", f"{BY_HEART:.0%} of train {target}s right from", "text"),
     )
     note = (
-        f"Group {findings.metric.group}; losses in {findings.metric.loss_unit}; the training sample is scored with "
-        "noise off. In brackets the seeds that got that far."
+        f"Group {findings.metric.group}; losses in {findings.metric.loss_unit}; the training sample is scored "
+        "with noise off. In brackets the seeds that got that far."
     )
     return Sheet("memorisation", "Least validation loss and memorisation", columns, tuple(rows), note)
 
@@ -57,7 +57,6 @@ def _row(found: Overfitting, findings: Findings) -> dict[str, Any]:
         "least": estimate([reading.loss for reading in least]),
         "rise": estimate(rises),
         "gap": found.rows[-1].gap,
-        "train": estimate([series[-1].loss for series in trained]),
         "right": estimate([100 * series[-1].accuracy for series in trained]),
         "by_heart": _by_heart(trained),
     }
@@ -74,4 +73,4 @@ def _by_heart(trained: list[list[Any]]) -> str | None:
     firsts = [next((r.epoch for r in series if r.accuracy >= BY_HEART), None) for series in trained]
     reached = [epoch for epoch in firsts if epoch is not None]
     count = f"[{len(reached)} of {len(trained)}]"
-    return f"epoch {wording.number(fmean(reached), 1)} {count}" if reached else f"never {count}"
+    return f"{wording.number(fmean(reached), 1)} {count}" if reached else f"never {count}"

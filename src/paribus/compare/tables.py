@@ -54,7 +54,7 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
     """Print the comparison, the losses by epoch, precision beside the document, and what failed."""
     findings = Findings(plan, store)
     claims = read_claims(plan.study.folder)
-    wanted = ("comparison", "overfitting", "precision", "failures")
+    wanted = ("comparison", "memorisation", "overfitting", "precision", "noise", "failures")
     for sheet in all_sheets(findings, claims):
         if sheet.name in wanted:
             shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
