@@ -105,7 +105,7 @@ def test_what_was_saved_and_what_is_merged_score_alike(method: str, tmp_path: Pa
         chosen.load(model, tmp_path)
         assert torch.equal(model(input_ids=IDS).logits, exact)
         merged = chosen.merged(model)
-        assert (merged is None) == (method in NOT_MERGING)
+        assert (merged is None) == (method in {*NOT_MERGING, "TrainableTokensConfig"})  # the head is tied
         if merged is not None:
             assert not hasattr(merged, "peft_config")
             assert (merged(input_ids=IDS).logits - exact).abs().max() < 1e-5

@@ -140,9 +140,12 @@ def placed(place: Place) -> Iterator[None]:
         raise type(error)(error.message, way_out=error.way_out, place=place) from error
 
 
-def content_of(contents: Contents, model: ModelBlock, data: DataBlock) -> Content:
-    """Return the hashes that stand for a model and its data in a trial."""
+def content_of(
+    contents: Contents, model: ModelBlock, data: DataBlock, techniques: dict[str, str] | None = None
+) -> Content:
+    """Return the hashes that stand for a model, its data and what techniques read in a trial."""
     return Content(
+        techniques=techniques or {},
         model_sha256=contents.model(model).sha256,
         train_sha256=contents.data(data).train_sha256,
         template_sha256=contents.template(model, data),

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from paribus.errors import StudyError
 from paribus.plan import levels
 from paribus.plan.cells import Arm, Assembly, distinct
-from paribus.plan.content import Contents, Found, content_of, hub_key, pinned
+from paribus.plan.content import Contents, Found, content_of, hub_key, pinned, placed
 from paribus.plan.study import Study
 from paribus.plan.trial import Job, Trial, Unsupported, identity
 from paribus.sources.blocks import HubModel
-from paribus.techniques import ModelFacts
+from paribus.techniques import AXES, ModelFacts, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,7 +134,7 @@ def _trial_json(job: Job, cells: list[dict[str, str]], blocked: Mapping[str, Uns
         "group": job.group,
         "seed": job.trial.seed,
         "settings": settings,
-        "content": job.trial.content.model_dump(),
+        "content": job.trial.content.model_dump(exclude_defaults=True),
         "cells": cells,
         "unsupported": obstacle.model_dump(exclude={"outcome"}) if obstacle else None,
     }
@@ -172,7 +172,8 @@ def expand(study: Study, contents: Contents | None = None) -> Plan:
 def _jobs(arm: Arm, study: Study, contents: Contents) -> list[Job]:
     """Return a cell's jobs, one a seed; the canonical form is made once, since only the seed differs."""
     model, data = arm.draft["model"], arm.draft["data"]
-    blocks = {**arm.draft, "model": pinned(contents, model), "content": content_of(contents, model, data)}
+    content = content_of(contents, model, data, _read_by(arm, study))
+    blocks = {**arm.draft, "model": pinned(contents, model), "content": content}
     score = contents.heldout(data)
     trials = [Trial(**blocks, seed=seed) for seed in arm.seeds or study.repeat.seeds]
     canonical = trials[0].canonical()
@@ -189,6 +190,18 @@ def _jobs(arm: Arm, study: Study, contents: Contents) -> list[Job]:
         )
         for trial in trials
     ]
+
+
+def _read_by(arm: Arm, study: Study) -> dict[str, str]:
+    """Hash what a cell's techniques read, by axis; errors get the line of the level."""
+    found = {}
+    for axis in AXES:
+        level = arm.draft[axis]
+        if type(level).content_sha256 is Technique.content_sha256:
+            continue
+        with placed(study.document.place(Assembly(study).route(axis, level, ()))):
+            found[axis] = level.content_sha256(study.folder)
+    return {axis: sha256 for axis, sha256 in found.items() if sha256}
 
 
 def _cell(arm: Arm, jobs: list[Job], is_baseline: bool) -> Cell:

@@ -36,7 +36,7 @@ class Training(Settings):
 
     `effective_batch_size` is micro-batch x gradient_accumulation_steps x ranks. `padding_free` lays the
     examples of a micro-batch end to end in one row, in which each sees itself alone: the same training,
-    without the work on padding.
+    without the work on padding. `weight_decay` spares biases and norms.
     """
 
     effective_batch_size: int = Field(16, ge=1)
@@ -68,11 +68,15 @@ class Training(Settings):
 
 
 class Content(Settings):
-    """Hashes of what a trial reads: the model's files, the training examples, and their template."""
+    """Hashes of what a trial reads: the model's files, the training examples, and their template.
+
+    `techniques` are those of what a technique reads, by axis.
+    """
 
     model_sha256: str
     train_sha256: str
     template_sha256: str
+    techniques: dict[str, str] = Field(default_factory=dict)
 
 
 class Heldout(Settings):
@@ -110,6 +114,9 @@ class Trial(Settings):
         """Return what shapes the weights: content in place of the places it was found in."""
         whole = super().canonical()
         del whole["content"]
+        for axis, sha256 in self.content.techniques.items():
+            shaping = {name: value for name, value in whole[axis].items() if name != "path"}
+            whole[axis] = shaping | {"sha256": sha256}
         return whole | {
             "model": {"sha256": self.content.model_sha256, **self.model.shaping()},
             "data": {

@@ -31,6 +31,7 @@ from paribus.techniques.tuning.adalora import AdaLora
 from paribus.techniques.tuning.adapter import Adapter
 from paribus.techniques.tuning.any_peft import AnyPeft
 from paribus.techniques.tuning.bitfit import BitFit
+from paribus.techniques.tuning.existing import Existing
 from paribus.techniques.tuning.full import Full
 from paribus.techniques.tuning.ia3 import Ia3
 from paribus.techniques.tuning.last_layers import LastLayers
@@ -56,6 +57,7 @@ Tuning = Annotated[
     | Adapter
     | LastLayers
     | AnyPeft
+    | Existing
     | QLora,
     Field(discriminator="kind"),
 ]
@@ -92,6 +94,7 @@ __all__ = [
     "Checkpointing",
     "Dropout",
     "EveryCheckpointing",
+    "Existing",
     "Fp8",
     "Fp16",
     "Fp32",

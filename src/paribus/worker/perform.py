@@ -115,7 +115,7 @@ def _load(job: Job, base: Path) -> _Loaded:
     files = locate(trial.model, base)
     tokenizer = load_tokenizer(files)
     splits = load_splits(trial.data, base, trial.task)
-    unchanged.check(job, files, splits)
+    unchanged.check(job, files, splits, base)
 
     def encoded(found: Iterable[Example]) -> list[Encoded]:
         length = trial.training.max_length

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from paribus.errors import DataError
 from paribus.plan.trial import Content, Job
@@ -21,9 +22,12 @@ def content(files: ModelFiles, splits: Splits, block: DataBlock, task: Task = "i
     )
 
 
-def check(job: Job, files: ModelFiles, splits: Splits) -> None:
-    """Raise DataError where model, examples or template are no longer what the trial's id was made of."""
-    if changed := list(_changes(job, files, splits)):
+def check(job: Job, files: ModelFiles, splits: Splits, base: Path) -> None:
+    """Raise DataError where what is read is no longer what the trial's id was made of.
+
+    That is the model, the examples, their template, and what techniques read; relative paths start at `base`.
+    """
+    if changed := [*_changes(job, files, splits), *_otherwise(job, base)]:
         raise DataError(
             f"changed since the trial was planned: {', '.join(changed)}",
             way_out="Plan again (the trial gets another id), or bring the planned files back.",
@@ -40,3 +44,9 @@ def _changes(job: Job, files: ModelFiles, splits: Splits) -> Iterator[str]:
             scored = groups_sha256({group: groups.get(group, ()) for group in score.groups})
             if getattr(score, f"{split}_sha256") not in ("", scored):
                 yield f"the {split} examples"
+
+
+def _otherwise(job: Job, base: Path) -> Iterator[str]:
+    for axis, sha256 in job.trial.content.techniques.items():
+        if job.trial.techniques[axis].content_sha256(base) != sha256:
+            yield f"what {axis} reads"

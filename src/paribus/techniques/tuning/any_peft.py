@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -15,6 +14,7 @@ from paribus.techniques.base import Live, NoEffect, Obstacle, Setting
 from paribus.techniques.tuning import weights
 from paribus.techniques.tuning.peft_signatures import signatures
 from paribus.techniques.tuning.peft_tuner import CONV1D_TYPES, PeftTuner, has_conv1d, targets
+from paribus.techniques.tuning.saved import STARTS, quiet
 
 if TYPE_CHECKING:
     from peft import PeftConfig, PeftModel
@@ -61,8 +61,6 @@ SPECIAL: Final[dict[str, str]] = {
     "layer_replication": "it changes the base",
 }
 """Settings that need more than a config, and why."""
-STARTS: Final = (True, False, "gaussian", "orthogonal")
-"""Initial values of LoRA that leave the base's weights as they are."""
 NOT_LINEAR: Final = frozenset(
     ("AdaptionPromptConfig", "BeftConfig", "IA3Config", "LNTuningConfig", "TrainableTokensConfig")
 )
@@ -170,10 +168,7 @@ class AnyPeft(PeftTuner):
     def _wrapped(self, model: PreTrainedModel, live: Live) -> PeftModel:
         """Wrap a model; what the method cannot do with it is told as peft tells it."""
         try:
-            with warnings.catch_warnings():  # peft's remarks on layers that are not linear
-                warnings.filterwarnings(
-                    "ignore", message="Unsupported layer type|Detected that the base layer"
-                )
+            with quiet():
                 return super()._wrapped(model, live)
         except NoEffect as found:
             if found.technique != self.kind:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -14,14 +13,13 @@ from paribus.machine import Machine
 from paribus.techniques.base import Live, Obstacle, Setting
 from paribus.techniques.tuning import weights
 from paribus.techniques.tuning.peft_tuner import ADAPTER, PeftTuner
+from paribus.techniques.tuning.saved import quiet
 from paribus.techniques.tuning.tuner import TRAINED
 
 if TYPE_CHECKING:
     import torch
     from peft import PeftConfig, PeftModel
     from transformers import PreTrainedModel
-
-OLD_NAME: Final = "`past_key_values` is deprecated"
 
 
 class PromptMethod(PeftTuner):
@@ -157,8 +155,7 @@ class PrefixTuning(PromptMethod):
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
         """Wrap the model; peft 0.21 hands the prefix over under a name that transformers 5.24 calls old."""
-        with warnings.catch_warnings(), super().applied(model, live) as wrapped:
-            warnings.filterwarnings("ignore", message=OLD_NAME, category=FutureWarning)
+        with quiet(), super().applied(model, live) as wrapped:
             yield wrapped
 
     def config(self, model: PreTrainedModel, live: Live) -> PeftConfig:
