@@ -1,4 +1,4 @@
-"""A worker that is killed in the middle of training: the next attempt goes on and ends where the whole run ends."""
+"""A worker killed in the middle of training: the next attempt goes on and ends where the whole run ends."""
 
 from __future__ import annotations
 

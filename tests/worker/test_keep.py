@@ -152,9 +152,7 @@ class Counting:
 
 @pytest.fixture
 def tuner_that_writes_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        Full, "save", lambda self, model, folder: (folder / "a.safetensors").write_text("x")
-    )
+    monkeypatch.setattr(Full, "save", lambda self, model, folder: (folder / "a.safetensors").write_text("x"))
 
 
 @pytest.mark.usefixtures("tuner_that_writes_little")
@@ -178,7 +176,9 @@ def test_the_best_is_kept_across_attempts_or_is_gone(tmp_path: Path) -> None:
     assert "the best weights were kept at step 3" in other.warnings[0]
 
 
-def test_a_writer_that_fails_leaves_the_older_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_fails_leaves_the_older_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(self: Any, model: Any, folder: Path) -> None:
         (folder / "half").write_text("x")
         raise OSError(28, "No space left on device")

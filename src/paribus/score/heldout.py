@@ -24,7 +24,7 @@ LOGITS: Final = 2**25
 
 
 class Row(Protocol):
-    """An encoded example: token ids and labels, -100 where a token is no target; a class is the last label."""
+    """An encoded example: token ids and labels, -100 where a token is no target; a class is the last one."""
 
     @property
     def example_id(self) -> str: ...

@@ -172,4 +172,7 @@ def _differing(then: Any, now: Mapping[str, Any]) -> str:
 
 def _of_the_disk(error: BaseException) -> bool:
     """Say whether an error is one of writing; torch and safetensors wrap theirs in words."""
-    return isinstance(error, OSError | SafetensorError) or "PytorchStreamWriter" in str(error)
+    words = str(error)
+    return (
+        isinstance(error, OSError | SafetensorError) or "inline_container" in words or "StreamWriter" in words
+    )

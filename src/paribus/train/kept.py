@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from paribus.errors import ModelError, Place
 from paribus.plan.trial import Job
 from paribus.record.files import to_json
+from paribus.sources.load import load_splits
 from paribus.sources.models import locate
 from paribus.techniques import Live, Settings
-from paribus.sources.load import load_splits
 from paribus.train.model import starting_model
 
 if TYPE_CHECKING:

@@ -60,11 +60,13 @@ def _unpacked(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
 
 
 def sums(gathered: Any) -> dict[str, Any] | None:
-    """Return the fields of a dataclass that outlive a process, or a Counter's counts; None for anything else."""
+    """Return a dataclass's fields that outlive a process, or a Counter's counts; None for anything else."""
     if isinstance(gathered, Counter):
         return dict(gathered)
     if is_dataclass(gathered):
-        kept = [field.name for field in fields(gathered) if not OF_THIS_PROCESS.items() <= field.metadata.items()]
+        kept = [
+            field.name for field in fields(gathered) if not OF_THIS_PROCESS.items() <= field.metadata.items()
+        ]
         return {name: getattr(gathered, name) for name in kept}
     return None
 

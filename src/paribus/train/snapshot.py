@@ -1,4 +1,4 @@
-"""What a training has gathered besides weights, optimizer and random states: taken for a checkpoint, put back."""
+"""What a training has gathered besides weights, optimizer and random states: taken, and put back."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def unfit(model: torch.nn.Module, folder: Path) -> str | None:
     """Say which parameter or buffer of a checkpoint does not fit a model, or None."""
     wanted = {name: list(learnt.shape) for name, learnt in weights.learnt(model).items()}
     with safe_open(folder / WEIGHTS, "pt") as file:
-        found = {name: file.get_slice(name).get_shape() for name in file.keys()}
+        found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     buffers = {name: b.shape for name, b in model.named_buffers()}
     changed = packed.read(folder)["buffers"]
     differing = [name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)]
