@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
+import peft  # noqa: F401  (loaded before what there is is frozen)
 import torch
 from transformers import (
     GemmaConfig,
@@ -31,12 +33,16 @@ from paribus.plan.trial import Training
 from paribus.sources.models import _facts
 from paribus.sources.weights import Weights
 from paribus.techniques import Live, ModelFacts, Technique
+from paribus.train.checkpoint import Checkpoints
 from paribus.train.data import Encoded
 from paribus.train.reading import Reader
 from paribus.train.session import Trained, optimizer_steps, train
 from paribus.train.trainer import AblationTrainer
 
 VOCABULARY = 48
+
+gc.collect()
+gc.freeze()  # every training ends with a full collection, which would walk through the libraries each time
 
 
 SHARED: Final = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -152,6 +158,7 @@ def run(
     before: Watcher | None = None,
     after: Watcher | None = None,
     proofs: bool = True,
+    checkpoints: Checkpoints | None = None,
     **training: Any,
 ) -> Run:
     """Train on one thread under some techniques; eight steps of eight examples unless told otherwise.
@@ -178,6 +185,7 @@ def run(
             listener=lambda step, steps, loss: None,
             folder=Path(stack.enter_context(tempfile.TemporaryDirectory())),
             trainer_class=trainer_class,
+            checkpoints=checkpoints,
         )
         found = [technique.proof(model, live) for technique in techniques] if proofs else []
         weights = {

@@ -1,0 +1,318 @@
+"""The laws: each measures by how much a case breaks it on a model, so that a limit can judge.
+
+pytest, the planted faults and the full matrix share these functions. A law raises `Silent` where it says
+nothing about a case; an error of any other kind is a failure.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+import tiny
+from cases import NULL, Case
+from observing import (
+    Drawing,
+    Watched,
+    applied,
+    apart,
+    changed_values,
+    drawings,
+    given,
+    logits,
+    row_loss,
+    state,
+    stir,
+)
+from paribus.techniques import Live, Lora, Noise, Technique
+from paribus.techniques.tuning.weights import digests
+from paribus.train.checkpoint import Checkpoints
+from paribus.train.reading import Reader
+
+Maker = Callable[..., Any]
+"""Makes an equal model each time; takes a dtype."""
+
+
+class Silent(Exception):
+    """A law says nothing about a case."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law: the size it measures, and the largest size that still keeps it."""
+
+    measure: Callable[[Case, Maker, bool], float]
+    limit: float
+    says: str
+
+    def __call__(self, case: Case, make: Maker, thorough: bool = False) -> float:
+        return self.measure(case, make, thorough)
+
+
+def null(case: Case, make: Maker, thorough: bool) -> float:
+    """Compare with null levels on the axes left open, with those that are there left out, and with twins."""
+    first = tiny.run(make(), *case.techniques)
+    others = {axis: level for axis, level in NULL.items() if axis not in case.cells}
+    variants = [case.having(**others), case.without_null(), *twins(case)]
+    return max(apart(first, tiny.run(make(), *variant.techniques)) for variant in variants)
+
+
+def twins(case: Case) -> Iterator[Case]:
+    """Yield cases that differ in a word or a switch and not in their identity."""
+    for axis, level in case.cells.items():
+        for name, info in type(level).model_fields.items():
+            options = getattr(info.annotation, "__args__", (True, False) if info.annotation is bool else ())
+            for option in options:
+                twin = _with(level, name, option)
+                if twin is not None and twin != level and twin.canonical() == level.canonical():
+                    yield case.having(**{axis: twin})
+
+
+def _with(level: Technique, field: str, option: Any) -> Technique | None:
+    try:
+        return type(level).model_validate({**level.model_dump(), field: option})
+    except ValidationError:
+        return None
+
+
+def split(case: Case, make: Maker, thorough: bool) -> float:
+    """Return the largest difference of final fp64 weights between 1, 2 and 4 micro-batches a step.
+
+    20 rows in steps of 8: the last step of an epoch is short.
+    """
+    steps = 160 if thorough else 12
+
+    def final(pieces: int, steps: int) -> tiny.Run:
+        model = make(dtype=torch.float64)
+        return tiny.run(model, *case.split(pieces).techniques, max_steps=steps, examples=tiny.rows(20))
+
+    long, short = final(1, steps), final(1, 12) if thorough else None
+    found = tiny.distance(long, final(2, steps))
+    return max(found, tiny.distance(short or long, final(4, 12)))
+
+
+def gradient(case: Case, make: Maker, thorough: bool) -> float:
+    """Return the largest relative difference of an fp32 gradient between splits, from equal weights."""
+    Watched.gradients.clear()
+    for pieces in (1, 2, 8) if thorough else (1, 4):
+        tiny.run(
+            make(),
+            *case.split(pieces).techniques,
+            before=stir,
+            proofs=False,
+            optimizer="sgd",
+            learning_rate=1e-30,
+            max_grad_norm=0,
+            examples=tiny.rows(20),
+            max_steps=6,
+            trainer_class=Watched,
+        )
+    whole, *others = Watched.gradients
+    pairs = chain.from_iterable(zip(whole, other, strict=True) for other in others)
+    return max(float((one - other).norm() / one.norm()) for one, other in pairs)
+
+
+def rerun(case: Case, make: Maker, thorough: bool) -> float:
+    """Compare with a second run after others have trained and drawn."""
+    first = tiny.run(make(), *case.techniques)
+    tiny.run(tiny.llama(seed=5), Lora(r=2), Noise(alpha=3), seed=7, max_steps=2)
+    torch.rand(17)
+    return apart(first, tiny.run(make(), *case.techniques))
+
+
+class Broken(RuntimeError):
+    """What stops the training under test."""
+
+
+def resume(case: Case, make: Maker, thorough: bool) -> float:
+    """Compare a whole run with runs that go on from a checkpoint after they were stopped.
+
+    Epochs have three steps: stopped in the middle of the second, after a checkpoint at its start or inside it.
+    """
+    whole = tiny.run(make(), *case.techniques)
+    return max(apart(whole, resumed(case, make, every)) for every in ((3, 4) if thorough else (4,)))
+
+
+def resumed(case: Case, make: Maker, every: int) -> tiny.Run:
+    """Stop after five steps and go on from the newest checkpoint with a model made anew."""
+    with tempfile.TemporaryDirectory() as folder:
+        stopped(case, make, every, Path(folder))
+        again = Checkpoints(Path(folder), every, key=case.name)
+        reader = Reader(5, lambda step, epoch: None)
+        run = tiny.run(make(), *case.techniques, readers=[reader], checkpoints=again)
+    assert run.trained.resolved["resumed"]["at_steps"] == [every], again.warnings
+    return run
+
+
+def stopped(case: Case, make: Maker, every: int, folder: Path) -> None:
+    """Leave the checkpoints of a training that was stopped after five steps."""
+
+    def fail(step: int, epoch: float) -> None:
+        if step == 5:
+            raise Broken
+
+    with pytest.raises(Broken):
+        kept = Checkpoints(folder, every, key=case.name)
+        tiny.run(make(), *case.techniques, readers=[Reader(5, fail)], checkpoints=kept)
+
+
+def trace(case: Case, make: Maker, thorough: bool) -> float:
+    """Count what is left on a model, and which frozen weights differ, after training under it failed."""
+    model = make()
+    before, values, trained = state(model), digests(model), set[int]()
+
+    def fail(step: int, epoch: float) -> None:
+        if step == 2:
+            raise Broken
+
+    def note(wrapped: Any, live: Live) -> None:
+        trained.update(id(p) for p in wrapped.parameters() if p.requires_grad)
+
+    with pytest.raises(Broken):
+        tiny.run(model, *case.techniques, readers=[Reader(1, fail)], before=note)
+    after = state(model)
+    left = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
+    return float(len(left) + len(changed_values(model, values, trained)))
+
+
+def reload(case: Case, make: Maker, thorough: bool) -> float:
+    """Return the largest difference of logits after saving, and loading beside a fresh base.
+
+    The trial that loads has another seed: what was saved is whole.
+    """
+    found: list[torch.Tensor] = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def keep(model: Any, live: Live) -> None:
+            case.tuner.save(model, Path(folder))
+            found.append(logits(model, live))
+
+        tiny.run(make(), *case.techniques, after=keep)
+        live = Live(seed=1, steps=8)
+        with applied(case, make(), live) as model:
+            case.tuner.load(model, Path(folder))
+            return difference(logits(model, live), found[0])
+
+
+def difference(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Return 0 for equal bits, else the largest difference (at least 1e-300)."""
+    return 0.0 if torch.equal(one, other) else max(1e-300, float((one - other).abs().max()))
+
+
+def merge(case: Case, make: Maker, thorough: bool) -> float:
+    """Return the largest difference that merging makes to a logit, over the largest logit."""
+    found: list[float] = []
+
+    def compare(model: Any, live: Live) -> None:
+        unmerged = logits(model, live)
+        merged = case.tuner.merged(model)
+        if merged is not None:
+            found.append(float((logits(merged, live) - unmerged).abs().max() / unmerged.abs().max()))
+
+    tiny.run(make(), *case.techniques, after=compare)
+    if not found:
+        raise Silent("does not merge")
+    return found[0]
+
+
+def frozen(case: Case, make: Maker, thorough: bool) -> float:
+    """Count frozen parameters that moved, and each way in which the proof differs from our own look."""
+    seen: list[tuple[dict[str, torch.Tensor], dict[str, bool]]] = []
+
+    def look(model: Any, live: Live) -> None:
+        named = dict(model.named_parameters())
+        copies = {name: parameter.detach().clone() for name, parameter in named.items()}
+        seen.append((copies, {name: parameter.requires_grad for name, parameter in named.items()}))
+
+    run = tiny.run(make(), *case.techniques, before=look, after=look)
+    (before, trains), (after, _) = seen
+    moved = {name for name in after if not torch.equal(before[name], after[name])}
+    allowed = {name for name, flag in trains.items() if flag}
+    proof = run.proofs[0]
+    first, last = run.live.observed["initial_weights"], run.live.observed["final_weights"]
+    faults = [
+        before.keys() != after.keys(),
+        not moved,
+        bool(moved - allowed),
+        proof["tensors_moved"] != len(moved),
+        proof["frozen_tensors_unchanged"] != len(after.keys() - allowed),
+        proof["trainable_parameters"] != sum(after[name].numel() for name in allowed),
+        proof["total_parameters"] != sum(value.numel() for value in after.values()),
+        {name for name in last if first[name] != last[name]} != moved,
+    ]
+    return float(sum(faults))
+
+
+def evaluation(case: Case, make: Maker, thorough: bool) -> float:
+    """Return how far logits move with the epoch and global draws, or with all but the tuning taken off."""
+    found: list[torch.Tensor] = []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def look(model: Any, live: Live) -> None:
+            found.append(logits(model, live, epoch=0))
+            torch.rand(5)
+            found.append(logits(model, live, epoch=7))
+            case.tuner.save(model, Path(folder))
+
+        tiny.run(make(), *case.techniques, after=look)
+        alone, live = Case(case.name, {"tuning": case.tuner}), Live(seed=0, steps=8)
+        with applied(alone, make(), live) as model:
+            alone.tuner.load(model, Path(folder))
+            found.append(logits(model, live))
+    return max(difference(found[0], other) for other in found[1:])
+
+
+def padding(case: Case, make: Maker, thorough: bool) -> float:
+    """Return the relative change of a short row's loss when a long row pads it; training and evaluation."""
+    rows = sorted(tiny.rows(12, seed=3), key=lambda row: len(row.input_ids))
+    short, long = rows[0], rows[-1]
+    found: list[float] = []
+
+    def compare(model: Any, live: Live) -> None:
+        for training in (True, False):
+            alone, padded = (row_loss(model, live, batch, training) for batch in ([short], [short, long]))
+            found.append(abs(alone - padded) / abs(alone))
+
+    tiny.run(make(dtype=torch.float64), *case.techniques, max_steps=2, after=compare)
+    return max(found)
+
+
+def draws(case: Case, make: Maker, thorough: bool) -> float:
+    """Count seeds of random numbers that are no named sub-seed, or start numbers in two places."""
+    model = make()
+    with drawings() as used, _drawing():
+        tiny.run(model, *case.techniques)
+    return float(sum(seed not in given or len(places) > 1 for seed, places in used.items()))
+
+
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """Let runs keep what they know in a `Live` that remembers the sub-seeds it gave out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny, "Live", Drawing)
+        yield
+
+
+LAWS: dict[str, Law] = {
+    "null": Law(null, 0.0, "Levels that do nothing change no bit."),
+    "split": Law(split, 1e-8, "1, 2 and 4 micro-batches end at the same fp64 weights."),
+    "gradient": Law(gradient, 1e-6, "Splits give the same fp32 gradient, relative, from equal weights."),
+    "rerun": Law(rerun, 0.0, "A rerun is identical, whatever ran before."),
+    "resume": Law(resume, 0.0, "Stopped and resumed, it ends where the whole run ends."),
+    "trace": Law(trace, 0.0, "Nothing is left on a model after training under it failed."),
+    "reload": Law(reload, 0.0, "Saved, and loaded beside a fresh base, it gives the same logits."),
+    "merge": Law(merge, 1e-5, "Merged into the base it gives the same logits, relative to the largest."),
+    "frozen": Law(frozen, 0.0, "Frozen parameters stay, and the proof names what changed."),
+    "evaluation": Law(evaluation, 0.0, "Evaluation has no noise, dropout or rounding in it."),
+    "padding": Law(padding, 1e-6, "A row's loss does not depend on the padding of its batch."),
+    "draws": Law(draws, 0.0, "Every random number has a sub-seed of its own."),
+}
