@@ -362,3 +362,10 @@ def test_a_package_is_planned_with_the_file_its_weights_are_in() -> None:
     ))  # fmt: skip
     assert getattr(bare.jobs[0].trial.model, "gguf_file", None) == "w.gguf"
     assert bare.jobs[0].trial.model == named.jobs[0].trial.model
+
+
+def test_checkpoints_reach_every_job_and_no_id() -> None:
+    plain, saving = plan(short()), plan(short("resources: {checkpoint_every: 100}"))
+    assert {job.checkpoint_every for job in plain.jobs} == {None}
+    assert {job.checkpoint_every for job in saving.jobs} == {100}
+    assert [job.trial_id for job in plain.jobs] == [job.trial_id for job in saving.jobs]

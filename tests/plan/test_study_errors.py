@@ -175,6 +175,12 @@ BAD = {
         "lora",
     ),
     "several devices": ("devices_per_trial: 1", "devices_per_trial: 2", "must be 1, not the number 2", ""),
+    "checkpoints at no step": (
+        "devices_per_trial: 1",
+        "devices_per_trial: 1, checkpoint_every: 0",
+        "checkpoint_every",
+        "",
+    ),
     "a tab": ("  epochs: 8", "\tepochs: 8", "a tab stands where", "spaces"),
     "a bracket left open": ("[0, 5, 10]", "[0, 5, 10", "not valid YAML", ""),
     "duplicate key": (

@@ -120,9 +120,9 @@ class AblationTrainer(Trainer):
         step = TrainerState.load_from_json(str(folder / TRAINER_STATE_NAME)).global_step
         snapshot.put_back(self, packed.read(folder), step)
 
-    def _init_training_state(self, *arguments: Any) -> tuple[int, int]:
+    def _init_training_state(self, *given: Any, **named: Any) -> tuple[int, int]:
         """Find the place in the epochs; those before count as given."""
-        epochs, batches = super()._init_training_state(*arguments)
+        epochs, batches = super()._init_training_state(*given, **named)
         self.epochs_before, self.at_epoch_end = epochs, not batches
         self.order.pass_over(epochs)
         return epochs, batches
@@ -243,7 +243,7 @@ class _Moments(TrainerCallback):
         for technique in self.trainer.techniques:
             technique.after_step(self.trainer.model, self.trainer.live)  # type: ignore[arg-type]
 
-    def on_step_end(self, _: Any, state: TrainerState, control: Any, **__: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **__: Any) -> None:
         checkpoints = self.trainer.checkpoints
         if checkpoints and checkpoints.due(state.global_step, state.max_steps):
             control.should_save = True
