@@ -7,6 +7,7 @@ import pytest
 import synthetic
 
 from paribus.machine import Machine
+from paribus.plan.study import Resources
 from paribus.record.store import Store
 from paribus.run.pending import pending, status
 from paribus.run.supervisor import run_jobs
@@ -19,7 +20,8 @@ ELSEWHERE = Machine(name="elsewhere", memory_bytes=2**40, cores=1)
 def done(tmp_path):
     """A plan of five trials of which three are finished and one does not fit."""
     plan = SimpleNamespace(
-        jobs=tuple(synthetic.jobs(5)), study=SimpleNamespace(folder=tmp_path, name="a study")
+        jobs=tuple(synthetic.jobs(5)),
+        study=SimpleNamespace(folder=tmp_path, name="a study", resources=Resources()),
     )
     store = Store(tmp_path / "results")
     synthetic.behave(tmp_path, 1, "does not fit")
