@@ -47,6 +47,8 @@ def test_ranks_fall_only_between_tinit_and_tfinal() -> None:
 def test_shares_count_steps_of_the_run() -> None:
     assert AdaLora(tinit=0.1, tfinal=0.3).schedule(100) == (10, 30)
     assert AdaLora(tinit=3, tfinal=0).schedule(100) == (3, 0)
+    assert AdaLora(tinit=0.29, tfinal=0.3).schedule(100) == (29, 30)
+    assert AdaLora().schedule(2) == (0, 0)
 
 
 @pytest.mark.parametrize(("tinit", "tfinal", "steps"), [(5, 5, 10), (0, 9, 10), (0.5, 0.5, 8), (0.1, 0.3, 1)])

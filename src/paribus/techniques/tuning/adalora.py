@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _OBSERVED: Final = "adalora"
+_ROUNDING: Final = 1e-9
+"""So that a share of 0.29 of 100 steps is 29 of them."""
 
 
 class AdaLora(PeftTuner):
@@ -31,7 +34,8 @@ class AdaLora(PeftTuner):
     - `init_r`, `target_r`: the rank of every layer at the start, and of all on average at the end.
     - `lora_alpha`: the update is multiplied by lora_alpha / init_r, whatever rank is left.
     - `tinit`, `tfinal`: ranks stay as they are for `tinit` steps, then fall along a cubic curve, and are
-      settled `tfinal` steps before the end. Optimizer steps, or where below 1 a share of the run's.
+      settled `tfinal` steps before the end. Optimizer steps, or where below 1 a share of the run's,
+      rounded down.
     - `deltaT`: every so many steps the triplets of least importance are zeroed; in between they may grow.
     - `beta1`, `beta2`: importance is sensitivity times its uncertainty, each an average over steps that
       forgets at these rates (equations 9 to 11).
@@ -77,7 +81,9 @@ class AdaLora(PeftTuner):
 
         Raises NoEffect where no two steps are left between: one to measure importance, one to act on it.
         """
-        first, last = (round(v * steps) if v < 1 else int(v) for v in (self.tinit, self.tfinal))
+        first, last = (
+            math.floor(v * steps + _ROUNDING) if v < 1 else int(v) for v in (self.tinit, self.tfinal)
+        )
         if first + last >= steps or steps - last < 2:
             reason = f"no step is left for ranks to fall: {first} before, {last} after, {steps} in all"
             raise NoEffect(self.kind, reason, "train for more steps, or lower tinit and tfinal")

@@ -85,7 +85,7 @@ class Oft(_Rotation):
     - `use_cayley_neumann`: the transform's inverse comes from the first `num_cayley_neumann_terms` terms of a
       power series: faster, and orthogonal only nearly.
     - `target_modules`: `all-linear` (every linear layer but the head) or a list of module names.
-    Source: Qiu et al. 2023, arXiv:2306.07280, section 3.3.
+    Source: Qiu et al. 2023, arXiv:2306.07280.
     """
 
     paper: ClassVar = "Qiu et al. 2023, arXiv:2306.07280"
@@ -147,7 +147,7 @@ class Boft(_Rotation):
 
     Runs everywhere: peft compiles a CUDA extension for more than one factor and without it silently uses one;
     here torch does the same sums.
-    Source: Liu et al. 2023, arXiv:2311.06243, section 4.
+    Source: Liu et al. 2023, arXiv:2311.06243.
     """
 
     paper: ClassVar = "Liu et al. 2023, arXiv:2311.06243"
