@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from paribus.machine import Machine
 from paribus.plan.trial import Trial, Unsupported
 from paribus.techniques import ModelFacts, Obstacle, Setting
+from paribus.techniques.tuning.prompt import PromptMethod
 
 if TYPE_CHECKING:
     from paribus.plan.design import Plan
@@ -16,9 +17,13 @@ SEEING_EACH_OTHER = {
     "opt": "OPT does not give its positions to the attention mask",
 }
 """Types of model that cannot train without padding, and why (transformers 5.24)."""
-_RANDOM = "pretraining starts from random weights, and this tuning would leave every one of them as it was drawn"
+_RANDOM = (
+    "pretraining starts from random weights, and this tuning would leave every one of them as it was drawn"
+)
 _ALONE = "batch normalisation takes its statistics over a micro-batch, and here one has a single row"
-_SPLIT_LESS = "set fewer gradient_accumulation_steps, a larger effective batch, or model.classifier_norm: layer"
+_SPLIT_LESS = (
+    "set fewer gradient_accumulation_steps, a larger effective batch, or model.classifier_norm: layer"
+)
 
 
 def obstacles(plan: Plan, machine: Machine) -> dict[str, Unsupported]:
@@ -38,6 +43,9 @@ def obstacle(trial: Trial, facts: ModelFacts, machine: Machine) -> Unsupported |
         found = technique.obstacle(machine, setting)
         if found:
             return _unsupported(getattr(technique, "kind", axis), found)
+    found = trial.training.obstacle()
+    if found:
+        return _unsupported(trial.training.optimizer, found)
     if trial.task == "pretrain" and not trial.tuning.trains_base:
         return _unsupported(trial.tuning.kind, Obstacle(_RANDOM, "set tuning: full, or task: instruction"))
     if _alone(trial):
@@ -67,7 +75,12 @@ def _not_apart(trial: Trial, facts: ModelFacts) -> Obstacle | None:
     """Say where examples in one row are known to see each other; what is not known is tried before training."""
     way_out = "set training.padding_free: false"
     if trial.task == "classification":
-        return Obstacle("a classifier reads one class for each row, and without padding there is one", way_out)
+        return Obstacle(
+            "a classifier reads one class for each row, and without padding there is one", way_out
+        )
+    if isinstance(trial.tuning, PromptMethod):
+        reason = "virtual tokens stand in front of a row, and without padding a row holds several examples"
+        return Obstacle(reason, way_out)
     if reason := SEEING_EACH_OTHER.get(facts.model_type):
         return Obstacle(f"examples laid end to end would see each other: {reason}", way_out)
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -20,6 +21,7 @@ from paribus.techniques import (
     Dropout,
     NoCheckpointing,
     Noise,
+    Obstacle,
     Precision,
     Settings,
     Technique,
@@ -29,6 +31,7 @@ from paribus.techniques import (
 
 CHECKPOINTS: Final = "checkpoints"
 """The folder in a trial's scratch folder that its checkpoints stand in until it is settled."""
+Optimizer = Literal["adamw", "sgd", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "adafactor"]
 
 
 class Training(Settings):
@@ -37,6 +40,11 @@ class Training(Settings):
     `effective_batch_size` is micro-batch x gradient_accumulation_steps x ranks. `padding_free` lays the
     examples of a micro-batch end to end in one row, in which each sees itself alone: the same training,
     without the work on padding. `weight_decay` spares biases and norms.
+
+    `optimizer`: `adamw` and `sgd` are torch's; `adamw_8bit` keeps its moments in 8 bits (Dettmers et al.
+    2021, arXiv:2110.02861) and the paged ones in memory that moves between device and host (Dettmers et al.
+    2023, arXiv:2305.14314, section 3), all by bitsandbytes; `adafactor` keeps the second moment as row and
+    column sums and no first (Shazeer and Stern 2018, arXiv:1804.04235), at the study's learning rate.
     """
 
     effective_batch_size: int = Field(16, ge=1)
@@ -45,7 +53,7 @@ class Training(Settings):
     learning_rate: float = Field(2e-5, gt=0)
     lr_scheduler_type: Literal["linear", "cosine", "constant", "constant_with_warmup"] = "linear"
     warmup_steps: int = Field(0, ge=0)
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: Optimizer = "adamw"
     adam_beta1: float = Field(0.9, ge=0, lt=1)
     adam_beta2: float = Field(0.999, ge=0, lt=1)
     adam_epsilon: float = Field(1e-8, gt=0)
@@ -62,9 +70,16 @@ class Training(Settings):
 
     def canonical(self) -> dict[str, Any]:
         """Leave out Adam's settings under another optimizer; a constant rate has one name, warm-up or not."""
-        adam, constant = self.optimizer == "adamw", self.lr_scheduler_type.startswith("constant")
+        adam, constant = "adamw" in self.optimizer, self.lr_scheduler_type.startswith("constant")
         whole = {k: v for k, v in super().canonical().items() if adam or not k.startswith("adam_")}
         return whole | ({"lr_scheduler_type": "constant"} if constant else {})
+
+    def obstacle(self) -> Obstacle | None:
+        """Name what the optimizer needs and is not installed."""
+        if not self.optimizer.endswith("bit") or find_spec("bitsandbytes"):
+            return None
+        reason = f"{self.optimizer} needs bitsandbytes, which is not installed"
+        return Obstacle(reason, "pip install bitsandbytes, or set training.optimizer: adamw")
 
 
 class Content(Settings):

@@ -17,16 +17,17 @@ from paribus.plan.trial import Training
 from paribus.record.result import Cost, Counts, Diverged
 from paribus.techniques import Live, NoEffect, Technique, sub_seed
 from paribus.techniques.accumulation import AUTO
+from paribus.techniques.tuning import weights
+from paribus.train import optimizers
 from paribus.train.checkpoint import Checkpoints
 from paribus.train.data import Encoded
 from paribus.train.fit import micro_batches
 from paribus.train.flattened import check_separate
 from paribus.train.objective import NextToken, Objective
+from paribus.train.optimizers import OPTIMIZERS
 from paribus.train.reading import Reader
 from paribus.train.trainer import AblationTrainer, Listener
 
-OPTIMIZERS: Final = {"adamw": "adamw_torch_fused", "sgd": "sgd"}
-"""The Trainer's names of the optimizers. Fused AdamW does the same sums in one pass over each parameter."""
 SPLITS: Final = "gradient_accumulation_steps"
 
 
@@ -68,6 +69,9 @@ def train(
     `folder` is where the Trainer may write. With `checkpoints` training goes on from the newest one that is
     whole. The model comes back on that device, in training mode.
     """
+    missing = training.obstacle()
+    if missing:
+        raise NoEffect(training.optimizer, *missing)
     chosen = {name: value for one in techniques for name, value in one.trainer_arguments().items()}
     shared = {"pad_token_id": pad_token_id, "techniques": techniques}
     shared["objective"] = objective or NextToken(training.padding_free)
@@ -105,6 +109,8 @@ def train(
         )
     if trainer.skipped_steps:
         warnings.append(f"the loss scaler skipped {trainer.skipped_steps} optimizer steps that overflowed")
+    kept = optimizers.evidence(trainer.optimizer)
+    warnings += optimizers.warnings(training.optimizer, kept, settings.device)
     if checkpoints:
         warnings += [*checkpoints.warnings, *_unwritten(checkpoints)]
     return Trained(
@@ -116,6 +122,7 @@ def train(
         resolved={
             "device": str(settings.device),
             "optimizer": str(OPTIMIZERS[training.optimizer]),
+            **kept,
             "micro_batch": settings.per_device_train_batch_size,
             "steps": trainer.state.max_steps,
             "mixed_precision": settings.mixed_precision,
@@ -211,7 +218,8 @@ def _unchanged(model: Any) -> Iterator[None]:
     """Take off what accelerate puts on a model (marks, autocast around `forward`); put back `use_cache`."""
     before, cache = set(vars(model)), model.config.use_cache
     try:
-        yield
+        with optimizers.apart():
+            yield
     finally:
         for name in set(vars(model)) - before:
             delattr(model, name)
@@ -219,9 +227,10 @@ def _unchanged(model: Any) -> Iterator[None]:
 
 
 def _sizes(model: torch.nn.Module) -> tuple[int, int]:
-    """Count the elements of the parameters that train, and of all."""
+    """Count the weights that train, and all."""
     parameters = list(model.parameters())
-    return sum(p.numel() for p in parameters if p.requires_grad), sum(p.numel() for p in parameters)
+    trained = sum(weights.elements(p) for p in parameters if p.requires_grad)
+    return trained, sum(weights.elements(p) for p in parameters)
 
 
 def _resumed(steps: Sequence[int]) -> dict[str, Any]:
