@@ -33,7 +33,7 @@ def judged(found: tuple[Plan, Store], *checks: dict[str, Any], **claim: Any) -> 
     return judge(claims(checks=list(checks), **claim), Findings(*found))[0]
 
 
-@pytest.mark.parametrize("study", ["quickstart", "four_axes", "smollm2_gsm8k"])
+@pytest.mark.parametrize("study", ["quickstart", "four_axes", "smollm2_gsm8k", "accumulation"])
 def test_the_shipped_claims_are_well_formed(study: str) -> None:
     found = read_claims(ROOT / "experiments" / study)
     assert len(found.claims) >= 5

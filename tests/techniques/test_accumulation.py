@@ -1,4 +1,4 @@
-"""Accumulation: what divides a loss, what becomes of leftovers, in what gradients are summed, what its proof says."""
+"""What divides a loss, what becomes of leftovers, in what gradients are summed, and what the proof says."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ STILL = {"optimizer": "sgd", "learning_rate": 1e-30, "max_grad_norm": 0}
 
 def gradients(accumulation: Accumulation, model: Any = None, **training: Any) -> list[torch.Tensor]:
     """Return the gradient of each optimizer step, all from the first weights."""
-    tiny.run(
-        model or tiny.llama(), Full(), accumulation, trainer_class=Watched, **{**STILL, **training}
-    )
+    tiny.run(model or tiny.llama(), Full(), accumulation, trainer_class=Watched, **{**STILL, **training})
     return Watched.gradients
 
 
@@ -77,7 +75,7 @@ def relative(one: torch.Tensor, other: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("leftover", ["exact", "unscaled"])
 def test_the_mean_of_means_is_that_of_the_listing(leftover: Any) -> None:
-    """Twenty rows by twos, four a window: the third window has two micro-batches, divided by two or by four."""
+    """Twenty rows by twos, four a window: the third has two micro-batches, divided by two or by four."""
     rows = tiny.rows(20)
     chosen = Accumulation(steps=4, normalise="micro_batches", leftover=leftover)
     first, second, last = gradients(chosen, examples=rows, max_steps=3)
@@ -103,8 +101,7 @@ def test_the_mean_of_means_is_far_from_the_token_mean_and_depends_on_the_split()
     """On these lengths by 9, 19 and 85 % of the gradient, for halves, quarters and eighths."""
     whole = gradients(Accumulation())[0]
     errors = [
-        relative(gradients(Accumulation(steps=k, normalise="micro_batches"))[0], whole)
-        for k in (2, 4, 8)
+        relative(gradients(Accumulation(steps=k, normalise="micro_batches"))[0], whole) for k in (2, 4, 8)
     ]
     assert errors == pytest.approx([0.094, 0.186, 0.852], rel=0.05)
 

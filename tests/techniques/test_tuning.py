@@ -7,7 +7,7 @@ import torch
 
 import tiny
 from paribus.machine import Machine
-from paribus.techniques import BitFit, Full, Live, Lora, ModelFacts, NoEffect, Setting
+from paribus.techniques import BitFit, Live, Lora, ModelFacts, NoEffect, Setting
 from paribus.techniques.tuning.weights import patterns
 
 CPU = Machine(name="a CPU", memory_bytes=1, cores=1)

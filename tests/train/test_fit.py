@@ -19,7 +19,7 @@ from paribus.train.memory import out_of_memory
 from paribus.train.trainer import AblationTrainer
 
 AUTO = Accumulation(micro_batch="auto")
-FULL = "[enforce fail at alloc_cpu.cpp:1] DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
+FULL = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
 
 
 def card(rows: int) -> type[AblationTrainer]:
@@ -45,9 +45,7 @@ def card(rows: int) -> type[AblationTrainer]:
         (7, 3, 1, [7, 1]),
     ],
 )
-def test_the_largest_divisor_that_fits_is_found(
-    whole: int, room: int, found: int, tried: list[int]
-) -> None:
+def test_the_largest_divisor_that_fits_is_found(whole: int, room: int, found: int, tried: list[int]) -> None:
     asked: list[int] = []
 
     def fits(size: int) -> bool:

@@ -32,10 +32,10 @@ class Accumulation(Technique):
     divides by as many as there are, `unscaled` by `steps`, which makes the gradient too small. It goes with
     `normalise: micro_batches` alone.
 
-    `gradient_dtype: bfloat16` rounds each micro-batch's gradient and the running sum to bfloat16. The relative
-    error of a step's gradient, measured, is then 1.7e-3 for one micro-batch, 2.7e-3 for 4 and 4.4e-3 for 16,
-    against 1.2e-7 in float32: a split is no longer exact. It takes no less memory, since the sums stay where
-    float32 would. Parameters stored in bfloat16 sum in it whatever is set.
+    `gradient_dtype: bfloat16` rounds each micro-batch's gradient and the running sum to bfloat16. The
+    relative error of a step's gradient, measured, is then 1.7e-3 for one micro-batch, 2.7e-3 for 4 and 4.4e-3
+    for 16, against 1.2e-7 in float32: a split is no longer exact. It takes no less memory, since the sums stay
+    where float32 would. Parameters stored in bfloat16 sum in it whatever is set.
 
     `micro_batch: auto` takes the largest micro-batch that divides the effective batch and fits in memory,
     found by two optimizer steps on the longest examples that leave no trace; `steps` follows from it. The
@@ -54,8 +54,8 @@ class Accumulation(Technique):
     def _consistent(self) -> Accumulation:
         if self.leftover == "unscaled" and self.normalise == "tokens":
             raise ValueError(
-                "leftover: unscaled says by how many micro-batches a window is divided, and normalise: tokens "
-                "divides by targets; set normalise: micro_batches, or take leftover out"
+                "leftover: unscaled says by how many micro-batches a window is divided, and "
+                "normalise: tokens divides by targets; set normalise: micro_batches, or take leftover out"
             )
         if self.micro_batch and self.steps != 1:
             raise ValueError(
@@ -114,8 +114,8 @@ class Accumulation(Technique):
         """Note the dtype that gradients were summed in, as it stands on the parameters."""
         observed: _Observed = live.observed["accumulation"]
         if not observed.stored_as:
-            found = {str(p.grad.dtype).removeprefix("torch.") for p in model.parameters() if p.grad is not None}
-            observed.stored_as = sorted(found)
+            found = {str(p.grad.dtype) for p in model.parameters() if p.grad is not None}
+            observed.stored_as = sorted(name.removeprefix("torch.") for name in found)
 
     def state(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return what the proof is made of."""
@@ -131,9 +131,9 @@ class Accumulation(Technique):
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return how many optimizer steps were made of how many micro-batches, as the trainer counted.
 
-        `incomplete_windows` are optimizer steps of fewer than `steps` micro-batches; `target_weights` the least
-        and the greatest weight of a target, where 1 is that of the token mean; `gradients_summed_in` is read
-        from the live gradients, and `rounding_error` is that of the single roundings, relative.
+        `incomplete_windows` are optimizer steps of fewer than `steps` micro-batches; `target_weights` the
+        least and the greatest weight of a target, where 1 is that of the token mean; `gradients_summed_in` is
+        read from the live gradients, and `rounding_error` is that of the single roundings, relative.
         """
         observed: _Observed = live.observed["accumulation"]
         found = live.observed.get("micro_batch", {})
@@ -156,7 +156,8 @@ class Accumulation(Technique):
         if live.micro_batches and most < self.steps:
             raise NoEffect(
                 "accumulation",
-                f"no optimizer step was made of {self.steps} micro-batches; an epoch has at most {most} of them",
+                f"no optimizer step was made of {self.steps} micro-batches; "
+                f"an epoch has at most {most} of them",
                 "use more training examples or a smaller effective batch",
             )
         if self.steps > 1 and self.leftover == "unscaled" and not incomplete:
