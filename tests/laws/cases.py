@@ -9,12 +9,12 @@ from itertools import combinations
 from typing import Any
 
 from pydantic import ValidationError
+from settings import SETTINGS
 
 import tiny
 from paribus.machine import host
 from paribus.plan.trial import APPLIED
 from paribus.techniques import AXES, Accumulation, Full, Obstacle, Setting, Technique
-from settings import SETTINGS
 
 NULL: Mapping[str, Technique] = {axis: members[0]() for axis, members in AXES.items() if axis != "tuning"}
 """The level of each axis that says: nothing is done here."""
@@ -99,7 +99,7 @@ def _kind(member: type[Technique]) -> str | None:
 def _name(axis: str, level: Technique) -> str:
     """Name a level as tables do; a bare number needs its axis."""
     short = {"gradient_accumulation_steps": "accumulation", "neftune_noise_alpha": "noise"}.get(axis, axis)
-    return level.label if axis == "tuning" or axis == "precision" else f"{short} {level.label}"
+    return level.label if axis in ("tuning", "precision") else f"{short} {level.label}"
 
 
 def of_class(member: type[Technique]) -> list[Case]:
@@ -127,7 +127,9 @@ def pairs(model: str) -> list[Case]:
             if axis in {name for name, _ in taken}:
                 continue
             able = [(axis, i) for i in range(len(found)) if _runs(model, levels, (*taken, (axis, i)))]
-            taken += [max(able, key=lambda one: sum(frozenset((one, t)) in left for t in taken))] if able else []
+            taken += (
+                [max(able, key=lambda one: sum(frozenset((one, t)) in left for t in taken))] if able else []
+            )
         left -= {frozenset(pair) for pair in combinations(taken, 2)}
         chosen = {axis: levels[axis][index] for axis, index in taken}
         name = " + ".join(_name(axis, chosen[axis]) for axis in APPLIED if axis in chosen)
@@ -137,16 +139,12 @@ def pairs(model: str) -> list[Case]:
 
 @cache
 def one_of_each() -> dict[str, list[Technique]]:
-    """Take one level with an effect of each class of each axis."""
-    found: dict[str, list[Technique]] = {}
+    """Take one level with an effect of each class of each axis; one that needs a file has none."""
+    found: dict[str, list[Technique]] = {axis: [] for axis in AXES}
     for axis, members in AXES.items():
-        found[axis] = [
-            next(
-                (level for case in of_class(member) if (level := case.chosen[axis]) != NULL.get(axis)),
-                of_class(member)[0].chosen[axis],
-            )
-            for member in members
-        ]
+        for levels in ([case.chosen[axis] for case in of_class(member)] for member in members):
+            acting = [level for level in levels if level != NULL.get(axis)]
+            found[axis] += (acting or levels)[:1]
     return found
 
 

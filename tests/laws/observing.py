@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from cases import Case
 from transformers import TrainerCallback
 
 import tiny
-from cases import Case
 from paribus.techniques import Live
 from paribus.techniques.tuning.weights import digests
 from paribus.train.data import Encoded
@@ -86,7 +86,13 @@ def applied(case: Case, model: Any, live: Live) -> Iterator[Any]:
         yield model
 
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks")
+HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+)
 
 
 def state(model: torch.nn.Module) -> dict[str, Any]:
@@ -117,9 +123,7 @@ def changed_values(model: torch.nn.Module, before: dict[str, str], trained: set[
     """Name the parameters whose values are not those they had, less those that trained (by `id`)."""
     after = digests(model)
     own = dict(model.named_parameters())
-    return [
-        name for name in before if after.get(name) != before[name] and id(own.get(name)) not in trained
-    ]
+    return [name for name in before if after.get(name) != before[name] and id(own.get(name)) not in trained]
 
 
 class Watched(AblationTrainer):

@@ -8,8 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
-    "gradient_accumulation_steps": [{"steps": 2}, {"steps": 4}],
-    "neftune_noise_alpha": [{"alpha": 5}],
+    "gradient_accumulation_steps": [
+        {"steps": 4},
+        {"steps": 4, "normalise": "micro_batches"},
+        {"steps": 4, "normalise": "micro_batches", "leftover": "unscaled"},
+        {"steps": 4, "gradient_dtype": "bfloat16"},
+    ],
+    "neftune_noise_alpha": [
+        {"alpha": 5},
+        {"alpha": 5, "scaling": "article"},
+        {"alpha": 5, "length": "padded"},
+        {"alpha": 5, "distribution": "gaussian", "schedule": "cosine"},
+        {"alpha": 5, "schedule": "linear"},
+    ],
     "precision": [
         {"kind": "bf16", "compute": "emulated"},
         {"kind": "fp16", "compute": "emulated"},
@@ -19,7 +30,24 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     "tuning": [
         {"kind": "lora", "r": 4, "lora_alpha": 8},
         {"kind": "lora", "r": 4, "target_modules": ["q_proj", "v_proj"]},
+        {"kind": "lora", "r": 4, "lora_dropout": 0.1},
+        {"kind": "lora", "r": 4, "use_rslora": True},
+        {"kind": "lora", "r": 4, "use_dora": True},
+        {"kind": "lora", "r": 4, "init_lora_weights": "pissa"},
+        {"kind": "lora", "r": 4, "init_lora_weights": "both_random"},
+        {"kind": "lora", "r": 4, "loraplus_lr_ratio": 16},
+        {"kind": "qlora", "r": 4},
+        {"kind": "qlora", "r": 4, "quantisation": "fp4", "double_quantisation": False},
+        {"kind": "qlora", "r": 4, "quantisation": "int8"},
+        {"kind": "qlora", "r": 4, "quantisation": "int4"},
+        {"kind": "prefix", "prefix_projection": True},
+        {"kind": "p_tuning", "encoder_reparameterization_type": "LSTM"},
+        {"kind": "adapter", "placement": "pfeiffer"},
+        {"kind": "adapter", "placement": "parallel"},
+        {"kind": "last_layers", "layers": 1, "head": True},
+        {"kind": "peft", "method": "LoHaConfig", "settings": {"r": 4, "target_modules": "all-linear"}},
+        {"kind": "peft", "method": "LNTuningConfig"},
     ],
     "dropout": [{"p": 0.1}, {"p": 0.1, "where": "hidden"}],
-    "gradient_checkpointing": [],
+    "gradient_checkpointing": [{"kind": "layers", "use_reentrant": True}],
 }

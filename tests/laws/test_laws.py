@@ -8,13 +8,13 @@ from __future__ import annotations
 from itertools import combinations, cycle
 
 import pytest
-
-import tiny
 from cases import Case, of_class, one_of_each, pairs, singles
 from exceptions import EVERY, EXCEPTIONS
+from verdicts import judge
+
+import tiny
 from laws import LAWS
 from paribus.techniques import AXES
-from verdicts import judge
 
 MODELS = list(tiny.MODELS)
 LAWS_EACH = 3
@@ -77,9 +77,7 @@ def _nowhere() -> set[str]:
 
 
 def test_pairs_are_covered_where_they_can_run() -> None:
-    covered = {
-        frozenset(pair) for case in pairs("llama") for pair in combinations(case.parts, 2)
-    }
+    covered = {frozenset(pair) for case in pairs("llama") for pair in combinations(case.parts, 2)}
     levels = [
         Case("", {axis: level}).parts[0]
         for axis, found in one_of_each().items()

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from cases import Case
 from torch.nn.functional import cross_entropy, dropout
 
 import tiny
-from cases import Case
 from laws import LAWS
 from paribus.techniques import Dropout, Full, Live, Lora, NoEffect, Noise, Technique
 from paribus.techniques.tuning import weights
@@ -237,7 +237,9 @@ def sizes(law: str, planted: Case) -> float:
 
 
 @pytest.mark.parametrize(
-    ("law", "planted"), FAULTS, ids=lambda one: one if isinstance(one, str) else type(one.techniques[-1]).__name__
+    ("law", "planted"),
+    FAULTS,
+    ids=lambda one: one if isinstance(one, str) else type(one.techniques[-1]).__name__,
 )
 def test_the_law_catches(law: str, planted: Case) -> None:
     assert sizes(law, planted) > LAWS[law].limit
@@ -252,7 +254,9 @@ def test_an_adapter_that_is_not_applied_is_told() -> None:
         sizes("frozen", case(Unapplied()))
 
 
-def mean_of_means(self: Any, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+def mean_of_means(
+    self: Any, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
+) -> torch.Tensor:
     """Count each micro-batch the same, however few targets it has."""
     logits, wanted = outputs.logits[:, :-1], labels[:, 1:]
     mean = cross_entropy(logits[wanted != -100], wanted[wanted != -100])

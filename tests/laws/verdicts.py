@@ -6,9 +6,10 @@ import traceback
 import warnings
 from typing import Literal, NamedTuple
 
-import tiny
 from cases import Case
 from exceptions import exception
+
+import tiny
 from laws import LAWS, Silent
 from paribus.techniques import NoEffect
 

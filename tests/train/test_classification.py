@@ -22,9 +22,11 @@ from paribus.techniques import Accumulation, BitFit, Fp8, Fp32, Full, Lora, NoEf
 from paribus.techniques.tuning import weights
 from paribus.train.classifier import Classifier
 from paribus.train.data import Encoded
+from paribus.train.kept import load_kept
 from paribus.train.model import drawn_model, load_model
 from paribus.train.objective import OneOfClasses
 from paribus.train.trainer import AblationTrainer
+from paribus.worker import perform as room
 from paribus.worker.perform import Performed, perform
 from paribus.worker.unchanged import content
 
@@ -252,6 +254,21 @@ def test_another_norm_is_another_training_from_the_same_decoder(tmp_path: Path) 
     orders = {one.identity.order_sha256 for one in runs.values() if one.identity}
     assert len(orders) == 1
     assert runs["layer"].resolved["architecture"] == "LlamaModel with a head of 3 classes, norm layer"
+
+
+@pytest.mark.parametrize(
+    ("task", "tuning"), [("classification", Full()), ("classification", Lora(r=4)), ("pretrain", Full())]
+)
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_kept_weights_score_as_the_run_did(task: Task, tuning: Any, tmp_path: Path) -> None:
+    given = job(task, "batch" if task == "classification" else "none", tuning=tuning)
+    given = given.model_copy(update={"keep": "last"})
+    performed = done(given, tmp_path)
+    (scorer,) = room._load(given, Path()).scorers.values()
+    with load_kept(given, tmp_path / "last") as kept:
+        scorer.read(kept, 3, 1.0)
+    last = [reading for reading in performed.scores[0].curve if reading.step == 3]
+    assert [one.loss for one in scorer.curve] == pytest.approx([one.loss for one in last], rel=1e-6)
 
 
 def test_random_weights_are_keyed_by_seed_and_name() -> None:

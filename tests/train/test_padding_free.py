@@ -14,6 +14,7 @@ from paribus.plan.preflight import obstacle
 from paribus.plan.trial import Content, Trial
 from paribus.sources.blocks import EmbeddedData, EmbeddedModel
 from paribus.techniques import Accumulation, Dropout, Fp32, Full, Lora, NoEffect, Noise, Technique
+from paribus.techniques.tuning.prompt import PromptTuning
 from paribus.train.data import Encoded
 from paribus.train.flattened import check_separate, flattened
 from paribus.train.objective import NextToken
@@ -196,6 +197,8 @@ def test_planning_knows_of_opt() -> None:
     assert found and found.technique == "padding_free" and "attention mask" in found.reason
     assert found.way_out == "set training.padding_free: false"
     assert all(obstacle(trial, tiny.facts(name), host()) is None for name in EXACT)
+    prompted = obstacle(trial.model_copy(update={"tuning": PromptTuning()}), tiny.facts("llama"), host())
+    assert prompted and "virtual tokens stand in front of a row" in prompted.reason
 
 
 def test_a_padded_run_keeps_its_id() -> None:

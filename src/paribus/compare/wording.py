@@ -15,6 +15,7 @@ AXIS_NAMES = {
     "neftune_noise_alpha": "NEFTune α",
     "precision": "Precision",
     "tuning": "Tuning",
+    "dropout": "Dropout",
     "model": "Model",
 }
 READING_NAMES = {

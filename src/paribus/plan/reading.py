@@ -272,8 +272,10 @@ class _Reading:
             isinstance(data, dict) and data.get("source") == "embedded"
         )
         task = self.raw.get("task", "instruction")
-        known = EMBEDDED_GROUPS.get(task) if embedded and isinstance(task, str) else None
-        return f"test.{known[0] if known else 'all'}.loss"
+        known = next(
+            (groups for name, groups in EMBEDDED_GROUPS.items() if embedded and name == task), ("all",)
+        )
+        return f"test.{known[0]}.loss"
 
     def _checked(self, written: dict[str, Any]) -> Study | None:
         try:

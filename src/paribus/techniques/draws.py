@@ -33,9 +33,7 @@ def places(
         yield example_id, (row, slice(0, virtual + own)), virtual + own
 
 
-def dropped(
-    activations: torch.Tensor, live: Live, p: float, *keys: object, virtual: int = 0
-) -> torch.Tensor:
+def dropped(activations: torch.Tensor, live: Live, p: float, *keys: object, virtual: int = 0) -> torch.Tensor:
     """Return activations [rows, length, d] of which each is zero with probability p, the rest over 1 - p.
 
     `keys` name the place in the model. Each example draws for itself, on the CPU in fp32. Activations may

@@ -97,7 +97,9 @@ class Dropout(Technique):
             for name in names
         }
         if not found:
-            raise NoEffect("dropout", f"no layer of {type(base).__name__} has {' and '.join(names)}", _WAY_OUT)
+            raise NoEffect(
+                "dropout", f"no layer of {type(base).__name__} has {' and '.join(names)}", _WAY_OUT
+            )
         return found  # type: ignore[return-value]
 
     def _hook(self, path: str, live: Live, observed: _Observed) -> Callable[..., Any]:

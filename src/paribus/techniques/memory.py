@@ -90,7 +90,7 @@ class LayerCheckpointing(_Checkpointing):
     kind: Literal["layers"] = "layers"
 
     def _install(self, layers: Sequence[Any], counted: Counted, stack: ExitStack) -> None:
-        _by_layer(layers, self.use_reentrant, counted, stack)
+        _by_layer(dict(enumerate(layers)), self.use_reentrant, counted, stack)
 
 
 class EveryCheckpointing(_Checkpointing):
@@ -110,7 +110,8 @@ class EveryCheckpointing(_Checkpointing):
     every_n_layers: int = Field(2, ge=2)
 
     def _install(self, layers: Sequence[Any], counted: Counted, stack: ExitStack) -> None:
-        _by_layer(layers[:: self.every_n_layers], self.use_reentrant, counted, stack)
+        chosen = {number: layers[number] for number in range(0, len(layers), self.every_n_layers)}
+        _by_layer(chosen, self.use_reentrant, counted, stack)
 
 
 class SequentialCheckpointing(_Checkpointing):
@@ -148,7 +149,8 @@ class SequentialCheckpointing(_Checkpointing):
             raise NoEffect(_OBSERVED, *found)
         size = len(layers) // self.segments
         for first in range(0, size * (self.segments - 1), size):
-            segment = _Segment(layers[first : first + size], self.use_reentrant, counted)
+            numbers = range(first, first + size)
+            segment = _Segment([layers[number] for number in numbers], numbers, self.use_reentrant, counted)
             for layer in segment.layers:
                 stack.callback(_set(layer, _compiled_call_impl=partial(segment.call, layer)))
 
@@ -173,27 +175,25 @@ class Counted:
     """What the checkpoints did: which layers, how often they ran and ran again, and bytes of inputs kept."""
 
     layers: int
-    checkpointed: set[int] = field(default_factory=set, metadata=OF_THIS_PROCESS)
+    checkpointed: list[int] = field(default_factory=list)
     forwards: int = 0
     again: int = 0
     most_bytes: int = 0
-    kept: int = 0
-    first: int | None = field(default=None, metadata=OF_THIS_PROCESS)
+    kept: int = field(default=0, metadata=OF_THIS_PROCESS)
 
-    def keep(self, layers: Sequence[Any], inputs: Any) -> None:
-        """Note that a checkpoint starts; the first one of a forward pass starts the sum of bytes anew."""
-        self.first = id(layers[0]) if self.first is None else self.first
-        self.kept = inputs.numel() * inputs.element_size() + (self.kept if id(layers[0]) != self.first else 0)
+    def keep(self, numbers: Sequence[int], inputs: torch.Tensor) -> None:
+        """Note that a checkpoint starts; one of the first layer starts the sum of bytes anew."""
+        self.kept = inputs.numel() * inputs.element_size() + (self.kept if numbers[0] else 0)
         self.most_bytes = max(self.most_bytes, self.kept)
-        self.checkpointed |= {id(layer) for layer in layers}
-        self.forwards += len(layers)
+        self.checkpointed = sorted({*self.checkpointed, *numbers})
+        self.forwards += len(numbers)
 
 
 def _checkpoint(
     function: Callable[..., Any],
     inputs: torch.Tensor,
     *others: Any,
-    layers: Sequence[Any],
+    numbers: Sequence[int],
     use_reentrant: bool,
     counted: Counted,
 ) -> Any:
@@ -204,18 +204,18 @@ def _checkpoint(
 
     def run(*arguments: Any) -> Any:
         nonlocal runs
-        counted.again += len(layers) * (runs > 0)
+        counted.again += len(numbers) * (runs > 0)
         runs += 1
         return function(*arguments)
 
-    counted.keep(layers, inputs)
+    counted.keep(numbers, inputs)
     return checkpoint(run, inputs, *others, use_reentrant=use_reentrant, preserve_rng_state=True)
 
 
-def _by_layer(layers: Sequence[Any], use_reentrant: bool, counted: Counted, stack: ExitStack) -> None:
+def _by_layer(layers: dict[int, Any], use_reentrant: bool, counted: Counted, stack: ExitStack) -> None:
     """Have transformers' layers checkpoint themselves, each by our function."""
-    for layer in layers:
-        function = partial(_checkpoint, layers=(layer,), use_reentrant=use_reentrant, counted=counted)
+    for number, layer in layers.items():
+        function = partial(_checkpoint, numbers=(number,), use_reentrant=use_reentrant, counted=counted)
         stack.callback(_set(layer, gradient_checkpointing=True, _gradient_checkpointing_func=function))
 
 
@@ -239,8 +239,10 @@ class _Segment:
     Hooks on a layer see what the layer itself takes and gives, because the whole call is put off.
     """
 
-    def __init__(self, layers: Sequence[Any], use_reentrant: bool, counted: Counted) -> None:
-        self.layers, self.use_reentrant, self.counted = layers, use_reentrant, counted
+    def __init__(
+        self, layers: Sequence[Any], numbers: Sequence[int], use_reentrant: bool, counted: Counted
+    ) -> None:
+        self.layers, self.numbers, self.use_reentrant, self.counted = layers, numbers, use_reentrant, counted
         self.waiting: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
     def call(self, layer: Any, hidden: torch.Tensor, *arguments: Any, **named: Any) -> Any:
@@ -257,7 +259,7 @@ class _Segment:
         return _checkpoint(
             partial(_run, calls),
             hidden,
-            layers=self.layers,
+            numbers=self.numbers,
             use_reentrant=self.use_reentrant,
             counted=self.counted,
         )

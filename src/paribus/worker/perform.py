@@ -19,7 +19,6 @@ from paribus.record.result import (
     HeldoutScore,
     Identity,
     Outcome,
-    OutOfMemory,
     Unsupported,
 )
 from paribus.score.heldout import Scorer

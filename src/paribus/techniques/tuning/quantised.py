@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -246,11 +247,10 @@ def plain(layer: torch.nn.Module, weight: torch.Tensor) -> torch.nn.Module:
 
 @dataclass
 class Base:
-    """What was quantised: errors by path, weights counted, and the constants as they were made."""
+    """What was quantised: the error of each layer by its path, and the hash of all constants."""
 
     errors: dict[str, float] = field(default_factory=dict)
-    weights: int = 0
-    constants: dict[str, bytes] = field(default_factory=dict)
+    constants: str = ""
 
 
 @contextmanager
@@ -276,6 +276,7 @@ def quantised(model: torch.nn.Module, storage: Storage) -> Iterator[Base]:
                 made[module] = stored(module, storage)
                 _note(base, path, module, made[module])
             parent._modules[name] = made[module]
+        base.constants = _digest(model)
         with _in_fp32(model):
             yield base
     finally:
@@ -287,7 +288,6 @@ def _note(base: Base, path: str, module: Any, layer: Any) -> None:
     weight = (module.weight.t() if isinstance(module, Conv1D) else module.weight).detach().float().cpu()
     size = torch.linalg.vector_norm(weight).clamp(min=torch.finfo(torch.float32).tiny)
     base.errors[path] = float(torch.linalg.vector_norm(layer.decoded().cpu() - weight) / size)
-    base.weights += weight.numel()
 
 
 @contextmanager
@@ -324,8 +324,22 @@ def parts(layer: Any) -> dict[str, list[torch.Tensor]]:
     return found
 
 
+def _digest(model: torch.nn.Module) -> str:
+    """Hash the constants of all stored layers; their codes are parameters, and are watched as such."""
+    found = hashlib.sha256()
+    for layer in layers(model).values():
+        for tensor in parts(layer)["constants"]:
+            found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
+
+
 def evidence(model: torch.nn.Module, base: Base) -> dict[str, Any]:
-    """Return what the live model stores: classes, bytes, bits a weight (codes and constants) and errors."""
+    """Return what the live model stores: classes, bytes, bits a weight (codes and constants) and errors.
+
+    Constants that changed meanwhile are a fault of paribus: RuntimeError.
+    """
+    if _digest(model) != base.constants:
+        raise RuntimeError("the constants of a quantised base moved in training")
     found = layers(model)
     sizes: Counter[str] = Counter()
     for layer in found.values():
