@@ -32,8 +32,8 @@ class Existing(PeftTuner):
     """Start from a saved adapter and train it further.
 
     `path` is its folder in peft's format (adapter_config.json, adapter_model.safetensors), as `keep: adapter`
-    leaves it of every method of peft; a relative one starts at the study's folder. A trial's id holds the content of
-    the adapter, not its path. Dropout that its config names is off.
+    leaves it of every method of peft; a relative one starts at the study's folder. A trial's id holds the
+    content of the adapter, not its path. Dropout that its config names is off.
     """
 
     paper: ClassVar = "that of the adapter's method"
