@@ -186,7 +186,7 @@ def test_planning_knows_of_opt() -> None:
         model=EmbeddedModel(),
         data=EmbeddedData(),
         content=Content(model_sha256="0", train_sha256="0", template_sha256="0"),
-        training=tiny.settings(padding_free=True, max_length=64),
+        training=tiny.settings(padding_free=True, max_length=32),
         gradient_accumulation_steps=Accumulation(),
         neftune_noise_alpha=Noise(),
         precision=Fp32(),

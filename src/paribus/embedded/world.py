@@ -205,7 +205,7 @@ def _documents() -> dict[Split, tuple[str, ...]]:
         found[document if isinstance(document, str) else f"{document[0]} : {document[1]} ."] = None
     splits: dict[Split, list[str]] = {name: [] for name in get_args(Split)}
     names: tuple[Split, ...] = get_args(Split)
-    shares = [name for name, count in zip(names, (6, 2, 2), strict=True) for _ in range(count)]
+    shares: list[Split] = [name for name, count in zip(names, (6, 2, 2), strict=True) for _ in range(count)]
     for document in found:
         digest = hashlib.sha256(document.encode()).digest()
         splits[shares[int.from_bytes(digest[:8], "big") % len(shares)]].append(document)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,13 +26,16 @@ OPTIMIZERS: Final = {
 def apart() -> Iterator[None]:
     """Keep from bitsandbytes what earlier trainings of this process have told it, and leave nothing behind.
 
-    It notes which tensors stay in 32 bits by their place in the optimizer, in one list for all optimizers.
+    It notes which tensors stay in 32 bits by their place in the optimizer, in one list for all optimizers. Its
+    warning about pages on a CPU is told by `shortfalls`, in the result.
     """
     before = _notes()
     if before:
         _manager().initialize()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Paged optimizers are not supported on CPU")
+            yield
     finally:
         if _notes():
             _manager().initialize()
@@ -79,7 +83,7 @@ def _in_8_bit(parameter: torch.Tensor, state: dict[str, Any]) -> bool:
     )
 
 
-def warnings(name: str, found: dict[str, Any], device: torch.device) -> list[str]:
+def shortfalls(name: str, found: dict[str, Any], device: torch.device) -> list[str]:
     """Say what of an optimizer's name is not so in this training, from its evidence."""
     said = []
     small, all_of_them = found["optimizer_elements_in_8_bit"], found["optimizer_elements"]

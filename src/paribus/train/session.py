@@ -110,7 +110,7 @@ def train(
     if trainer.skipped_steps:
         warnings.append(f"the loss scaler skipped {trainer.skipped_steps} optimizer steps that overflowed")
     kept = optimizers.evidence(trainer.optimizer)
-    warnings += optimizers.warnings(training.optimizer, kept, settings.device)
+    warnings += optimizers.shortfalls(training.optimizer, kept, settings.device)
     if checkpoints:
         warnings += [*checkpoints.warnings, *_unwritten(checkpoints)]
     return Trained(

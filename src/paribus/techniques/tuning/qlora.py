@@ -35,6 +35,9 @@ class QLora(Lora):
       constant of their own (section 3). `int8` takes the default alone.
     - `compute_dtype`: what weights are decoded to and multiplied in, forward and backward.
 
+    - `r`, `lora_alpha`, `target_modules`, `lora_dropout`, `use_rslora`, `use_dora`, `init_lora_weights` and
+      `loraplus_lr_ratio` are those of `lora`.
+
     Fixed: LoRA, norms, embeddings and head are in fp32 at least, as peft's
     `prepare_model_for_kbit_training` has it; activations are not quantised, also under `int8`, in training
     and in scoring alike; gradient checkpointing is an axis of its own.
