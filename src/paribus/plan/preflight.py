@@ -72,7 +72,7 @@ def _too_long(trial: Trial, facts: ModelFacts) -> Obstacle | None:
 
 
 def _not_apart(trial: Trial, facts: ModelFacts) -> Obstacle | None:
-    """Say where examples in one row are known to see each other; what is not known is tried before training."""
+    """Say where examples in one row are known to mix; what is not known is tried before training."""
     way_out = "set training.padding_free: false"
     if trial.task == "classification":
         return Obstacle(
