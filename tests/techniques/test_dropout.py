@@ -22,6 +22,7 @@ from paribus.machine import host
 from paribus.techniques import Accumulation, Dropout, Full, Live, Lora, NoEffect, Noise, Setting
 from paribus.techniques.draws import dropped
 from paribus.techniques.dropout import BLOCKS
+from paribus.train.optimizers import OPTIMIZERS
 
 HIDDEN, EMBEDDING = Dropout(p=0.2, where="hidden"), Dropout(p=0.2, where="embedding")
 PLACES = [EMBEDDING, HIDDEN]
@@ -224,14 +225,13 @@ def test_noise_comes_first_and_what_is_dropped_has_none() -> None:
     assert (real == 0).float().mean().item() == pytest.approx(0.2, abs=0.05)
 
 
-def test_weight_decay_the_other_rival_acts_under_every_optimizer() -> None:
-    for optimizer in ("adamw", "sgd"):
-        plain, decayed = (
-            tiny.run(tiny.gpt2(), Full(), optimizer=optimizer, weight_decay=decay, learning_rate=1e-2)
-            for decay in (0.0, 0.5)
-        )
-        norms = [run.weights["transformer.h.0.attn.c_attn.weight"].norm().item() for run in (plain, decayed)]
-        assert norms[1] < norms[0]
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_weight_decay_the_other_rival_acts_under_every_optimizer(optimizer: str) -> None:
+    name, norms = "transformer.h.0.attn.c_attn.weight", []
+    for decay in (0.0, 0.5):
+        run = tiny.run(tiny.gpt2(), Full(), optimizer=optimizer, weight_decay=decay, learning_rate=1e-2)
+        norms.append(run.weights[name].norm().item())
+    assert norms[1] < 0.99 * norms[0]
 
 
 def test_weight_decay_spares_biases_and_norms() -> None:
