@@ -192,7 +192,7 @@ def test_more_segments_than_layers_stand_in_the_way() -> None:
 def test_layers_that_are_skipped_at_random_are_refused() -> None:
     model = tiny.opt()
     model.model.decoder.layerdrop = 0.1
-    with pytest.raises(NoEffect, match="layerdrop 0.1"), LayerCheckpointing().applied(model, Live(seed=0)):
+    with pytest.raises(NoEffect, match=r"layerdrop 0\.1"), LayerCheckpointing().applied(model, Live(seed=0)):
         pass
 
 

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
 from paribus.plan.trial import Training
-from paribus.techniques import Accumulation, Full, Lora, NoEffect
+from paribus.techniques import Accumulation, Full, LayerCheckpointing, Lora, NoEffect, Noise, QLora
 from paribus.train import optimizers
 
 BITSANDBYTES = ("adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit")
@@ -105,6 +105,18 @@ def test_a_split_of_the_batch_does_not_matter(name: str) -> None:
 @pytest.mark.parametrize("name", ["adamw_8bit", "paged_adamw_32bit", "adafactor"])
 def test_resume_equals_whole(tmp_path: Path, name: str) -> None:
     given = {"model": wide, "optimizer": name, "epochs": None, "max_steps": 5}
+    whole = go(tmp_path / "whole", **given)
+    assert differing(stopped_and_resumed(tmp_path / "stopped", 3, **given), whole) == []
+
+
+@pytest.mark.parametrize("quantisation", ["nf4", "int4"])
+def test_resume_equals_whole_beside_a_quantised_base(tmp_path: Path, quantisation: Any) -> None:
+    given: dict[str, Any] = {
+        "techniques": (QLora(r=4, quantisation=quantisation), LayerCheckpointing(), Noise(alpha=5)),
+        "optimizer": "paged_adamw_8bit",
+        "epochs": None,
+        "max_steps": 5,
+    }
     whole = go(tmp_path / "whole", **given)
     assert differing(stopped_and_resumed(tmp_path / "stopped", 3, **given), whole) == []
 

@@ -36,7 +36,7 @@ class QLora(Lora):
     - `compute_dtype`: what weights are decoded to and multiplied in, forward and backward.
 
     - `r`, `lora_alpha`, `target_modules`, `lora_dropout`, `use_rslora`, `use_dora`, `init_lora_weights` and
-      `loraplus_lr_ratio` are those of `lora`.
+      `loraplus_lr_ratio` are those of `lora`; DoRA and PiSSA, which need the base's weights, are refused.
 
     Fixed: LoRA, norms, embeddings and head are in fp32 at least, as peft's
     `prepare_model_for_kbit_training` has it; activations are not quantised, also under `int8`, in training
@@ -161,12 +161,14 @@ def _updated(module: Any, weight: torch.Tensor) -> torch.Tensor:
     """Add a layer's update to its weights [out, in]; a layer without an adapter has none."""
     if not hasattr(module, "get_delta_weight"):
         return weight
-    return weight + module.get_delta_weight(ADAPTER).to(weight.dtype)
+    return weight + module.get_delta_weight(ADAPTER).detach().to(weight.dtype)
 
 
 def _relative_size(model: torch.nn.Module) -> float:
     """Return the norm of all updates over that of the weights they are added to."""
     layers = [layer for _, layer in adapted(model)]
-    update = math.fsum(float(layer.get_delta_weight(ADAPTER).double().square().sum()) for layer in layers)
+    update = math.fsum(
+        float(layer.get_delta_weight(ADAPTER).detach().double().square().sum()) for layer in layers
+    )
     weight = math.fsum(float(layer.get_base_layer().decoded().double().square().sum()) for layer in layers)
     return math.sqrt(update / weight)
