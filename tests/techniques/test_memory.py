@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
@@ -194,57 +193,3 @@ def test_layers_that_are_skipped_at_random_are_refused() -> None:
     model.model.decoder.layerdrop = 0.1
     with pytest.raises(NoEffect, match=r"layerdrop 0\.1"), LayerCheckpointing().applied(model, Live(seed=0)):
         pass
-
-
-def bytes_kept(layers: int, scheme: Technique) -> int:
-    """Measure what autograd holds after a forward pass, weights left out."""
-    seen: dict[int, int] = {}
-
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        seen[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with applied(layers, scheme) as (model, _):
-        own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            held = model(input_ids=IDS, use_cache=False)
-        del held
-    return sum(size for place, size in seen.items() if place not in own)
-
-
-def test_b15_what_is_kept_grows_with_the_layers_and_in_segments_with_their_root() -> None:
-    """By layer it is their inputs alone; the root belongs to segments, which keep more on a shallow model."""
-    whole, layers = (
-        [bytes_kept(count, one) for count in (4, 16, 64)] for one in (NoCheckpointing(), LayerCheckpointing())
-    )
-    roots = [
-        bytes_kept(count, SequentialCheckpointing(segments=root))
-        for count, root in ((4, 2), (16, 4), (64, 8))
-    ]
-    boundary = IDS.numel() * 32 * 4
-    assert layers[1] - layers[0] == 12 * boundary
-    assert layers[2] - layers[1] == 48 * boundary
-    assert whole[2] - whole[1] == pytest.approx(4 * (whole[1] - whole[0]), rel=0.01)
-    assert roots[2] / roots[1] == pytest.approx(2, rel=0.05)
-    assert whole[2] > 7 * roots[2] > 14 * layers[2]
-
-
-@pytest.mark.parametrize(
-    ("tuning", "scheme", "more"),
-    [
-        (Full(), LayerCheckpointing(use_reentrant=True), 0.33),
-        (Full(), LayerCheckpointing(), 0.25),  # the second pass stops once it has what is missing
-        (Lora(r=2), LayerCheckpointing(use_reentrant=True), 0.49),
-        (Lora(r=2), LayerCheckpointing(), 0.47),
-    ],
-)
-def test_b16_b56_a_second_forward_is_a_third_more_work_under_full_tuning_and_half_under_lora(
-    tuning: Technique, scheme: Technique, more: float
-) -> None:
-    """In operations: a forward pass beside one for activations, and under full tuning one for weights."""
-    work = []
-    for one in (NoCheckpointing(), scheme):
-        with applied(8, one, tuning) as (model, _), FlopCounterMode(display=False) as counter:
-            model(input_ids=IDS, use_cache=False).logits.sum().backward()
-        work.append(counter.get_total_flops())
-    assert work[1] / work[0] - 1 == pytest.approx(more, abs=0.01)
