@@ -104,8 +104,6 @@ class EveryCheckpointing(_Checkpointing):
     Source: Chen et al. 2016, arXiv:1604.06174.
     """
 
-    shorthand: ClassVar = "every_n_layers"
-
     kind: Literal["every"] = "every"
     every_n_layers: int = Field(2, ge=2)
 
@@ -126,8 +124,6 @@ class SequentialCheckpointing(_Checkpointing):
 
     Source: Chen et al. 2016, arXiv:1604.06174, section 4.
     """
-
-    shorthand: ClassVar = "segments"
 
     kind: Literal["sequential"] = "sequential"
     segments: int = Field(2, ge=2)
