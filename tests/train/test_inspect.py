@@ -158,3 +158,26 @@ def test_without_an_end_of_text_token_the_way_out_fits_the_rendering(tmp_path: P
     assert told.endswith(
         "will not learn to stop. Name the tokenizer's eos_token in its tokenizer_config.json."
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "learnt", "shown"),
+    [("classification", "label", "⟦animal⟧"), ("pretrain", "all", "t⟦urn the word far into its other side")],
+)
+def test_labels_are_shown_and_running_text_is_learnt_whole(
+    task: str, learnt: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARIBUS_CACHE", str(tmp_path / "cache"))
+    text = STUDY % ("", 64)
+    start, end = text.index("data:"), text.index("training:")
+    data = "source: embedded, train_examples: 12, validation_examples: 3, test_examples: 3"
+    block = f"task: {task}\ndata: {{{data}}}\n"
+    text = (text[:start] + block + text[end:]).replace("compare: {metric: test.all.loss}\n", "")
+    (tmp_path / "study.yaml").write_text(text)
+    found = inspect(Study.read(tmp_path))
+    assert (found.rendering, found.loss_on, found.advice) == ("plain", learnt, ())
+    assert shown in printed(found)
+    assert sum(one.without_targets for one in found.lengths) == 0
+    if task == "classification":
+        assert all(one.targets == one.examples for one in found.lengths)
+        assert "the label of" in printed(found)
