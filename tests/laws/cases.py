@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -14,7 +16,7 @@ from settings import SETTINGS
 import tiny
 from paribus.machine import host
 from paribus.plan.trial import APPLIED
-from paribus.techniques import AXES, Accumulation, Full, Obstacle, Setting, Technique
+from paribus.techniques import AXES, Accumulation, Existing, Full, Live, Lora, Obstacle, Setting, Technique
 
 NULL: Mapping[str, Technique] = {axis: members[0]() for axis, members in AXES.items() if axis != "tuning"}
 """The level of each axis that says: nothing is done here."""
@@ -46,6 +48,14 @@ class Case:
         """The name of each level alone."""
         return [_name(axis, level) for axis, level in self.chosen.items()]
 
+    def on(self, model: str) -> Case:
+        """Return this case as it is on one of the tiny models: a saved adapter is one that fits it."""
+        fitting = {
+            axis: level.model_copy(update={"path": adapter(model)}) if isinstance(level, Existing) else level
+            for axis, level in self.chosen.items()
+        }
+        return Case(self.name, fitting)
+
     def having(self, **levels: Technique) -> Case:
         """Return this case with other levels on some axes."""
         return Case(self.name, {**self.chosen, **levels})
@@ -66,6 +76,22 @@ class Case:
         setting = Setting(tiny.facts(model), dict(NULL) | self.cells)
         found = (level.obstacle(host(), setting) for level in self.techniques)
         return next((obstacle for obstacle in found if obstacle), None)
+
+
+_ADAPTERS = tempfile.TemporaryDirectory()
+"""Where adapters to go on from are kept as long as the process lives."""
+
+
+@cache
+def adapter(model: str) -> str:
+    """Train a small adapter for one of the tiny models and return its folder."""
+    folder, lora = Path(_ADAPTERS.name) / model, Lora(r=2)
+
+    def keep(wrapped: Any, live: Live) -> None:
+        lora.save(wrapped, folder)
+
+    tiny.run(tiny.MODELS[model](), lora, seed=3, max_steps=2, after=keep)
+    return str(folder)
 
 
 @cache
@@ -139,13 +165,18 @@ def pairs(model: str) -> list[Case]:
 
 @cache
 def one_of_each() -> dict[str, list[Technique]]:
-    """Take one level with an effect of each class of each axis; one that needs a file has none."""
+    """Take one level of each class of each axis, with an effect and able to run here where there is one."""
     found: dict[str, list[Technique]] = {axis: [] for axis in AXES}
     for axis, members in AXES.items():
         for levels in ([case.chosen[axis] for case in of_class(member)] for member in members):
             acting = [level for level in levels if level != NULL.get(axis)]
-            found[axis] += (acting or levels)[:1]
+            able = [level for level in acting if _somewhere(axis, level)]
+            found[axis] += (able or acting or levels)[:1]
     return found
+
+
+def _somewhere(axis: str, level: Technique) -> bool:
+    return any(Case("", {axis: level}).obstacle(model) is None for model in tiny.MODELS)
 
 
 def _runs(model: str, levels: Mapping[str, Sequence[Technique]], taken: Sequence[tuple[str, int]]) -> bool:

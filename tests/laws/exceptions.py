@@ -1,7 +1,8 @@
 """Where a law does not hold for a reason in the mathematics: named, measured, and bounded both ways.
 
 A case that is named here must break its law by a size within the bounds; one that keeps the law, or breaks it
-by more, is a failure. Every other break of a law is a failure too.
+by more, is a failure. Where last digits decide whether a case meets its exception (`chance`), one that keeps
+the law passes, and the matrix fails unless it meets the exception somewhere. Every other break is a failure.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ class Named:
     most: float
     reason: str
     models: tuple[str, ...] = EVERY
+    chance: bool = False
 
     def covers(self, case: str, law: str, model: str) -> bool:
         return law == self.law and model in self.models and fnmatch(case, self.cases)
@@ -33,27 +35,32 @@ SCALE = (
 )
 
 ROUNDED = (
-    "Splits sum in another order, and a coarse format turns a last digit that differs into a whole step of its "
-    "own; most micro-batches meet none, so the least size is zero."
+    "Splits sum in another order; a number of half precision that lies between two of its neighbours then goes "
+    "to the other one, and a last digit of fp32 becomes a whole step of the format."
+)
+NORMS = (
+    "Gemma computes its norms in fp32 whatever the dtype of the weights, so splits of an fp64 model differ in "
+    "fp32's last digits, and a coarse format turns such a digit into a whole step of its own."
 )
 PADDED = "L is the padded length of the micro-batch, so who shares a batch decides how loud the noise is."
 MEANS = "Each micro-batch counts the same, however few targets it has: the fault that this setting shows."
 SUMS = (
     "Every micro-batch's gradient and the running sum are rounded to bfloat16: more of them, more roundings."
 )
-PACKED = "A 4-bit base keeps two weights in a byte: the proof counts weights where the law counts elements."
 FAR = (
-    "Both matrices random, the start is far from the base (BA is several times the weights) and fp32 loses "
-    "digits; in fp64 the same splits agree within 1e-8."
+    "With both matrices random BA is about ten times the weights it is added to: attention saturates and fp32 "
+    "loses digits of the gradient; in fp64 the same splits agree within 1e-13."
 )
 
 EXCEPTIONS: tuple[Named, ...] = (
     Named("fp8 emulated", "split", 1e-5, 0.5, SCALE),
     Named("fp8 emulated", "gradient", 1e-3, 1.0, SCALE),
     Named("fp8 emulated", "padding", 1e-7, 0.05, SCALE),
-    Named("fp8 emulated none", "gradient", 0.0, 0.05, ROUNDED),
-    Named("fp16 emulated", "gradient", 0.0, 0.01, ROUNDED),
-    Named("bf16 emulated", "gradient", 0.0, 0.01, ROUNDED),
+    Named("fp16 emulated", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    *(
+        Named(case, "split", 1e-8, 1e-2, NORMS, models=("gemma",), chance=True)
+        for case in ("bf16 emulated", "fp16 emulated", "fp8 emulated none")
+    ),
     Named("noise padded length 5", "split", 1e-5, 0.5, PADDED),
     Named("noise padded length 5", "gradient", 1e-3, 1.0, PADDED),
     Named("noise padded length 5", "padding", 1e-7, 0.5, PADDED),
@@ -61,11 +68,7 @@ EXCEPTIONS: tuple[Named, ...] = (
     Named("accumulation 4 micro_batches*", "gradient", 1e-2, 2.0, MEANS),
     Named("accumulation 4 bfloat16", "split", 1e-7, 0.1, SUMS),
     Named("accumulation 4 bfloat16", "gradient", 1e-4, 0.05, SUMS),
-    *(
-        Named(case, "frozen", 1.0, 1.0, PACKED)
-        for case in ("qlora", "qlora r=4", "qlora r=4 fp4*", "qlora r=4 int4")
-    ),
-    Named("lora r=4 both_random", "gradient", 0.0, 1e-3, FAR),
+    Named("lora r=4 both_random", "gradient", 1e-6, 1e-2, FAR, chance=True),
 )
 
 

@@ -6,6 +6,7 @@ nothing about a case; an error of any other kind is a failure.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -227,9 +228,11 @@ def merge(case: Case, make: Maker, thorough: bool) -> float:
 def frozen(case: Case, make: Maker, thorough: bool) -> float:
     """Count frozen parameters that moved, and each way in which the proof differs from our own look."""
     seen: list[tuple[dict[str, torch.Tensor], dict[str, bool]]] = []
+    sizes: dict[str, int] = {}
 
     def look(model: Any, live: Live) -> None:
         named = dict(model.named_parameters())
+        sizes.update({name: weights_in(parameter) for name, parameter in named.items()})
         copies = {name: parameter.detach().clone() for name, parameter in named.items()}
         seen.append((copies, {name: parameter.requires_grad for name, parameter in named.items()}))
 
@@ -245,11 +248,17 @@ def frozen(case: Case, make: Maker, thorough: bool) -> float:
         bool(moved - allowed),
         proof["tensors_moved"] != len(moved),
         proof["frozen_tensors_unchanged"] != len(after.keys() - allowed),
-        proof["trainable_parameters"] != sum(after[name].numel() for name in allowed),
-        proof["total_parameters"] != sum(value.numel() for value in after.values()),
+        proof["trainable_parameters"] != sum(sizes[name] for name in allowed),
+        proof["total_parameters"] != sum(sizes.values()),
         {name for name in last if first[name] != last[name]} != moved,
     ]
     return float(sum(faults))
+
+
+def weights_in(parameter: torch.nn.Parameter) -> int:
+    """Count weights; of a packed 4-bit matrix those that its shape says, two in a byte."""
+    packed = getattr(parameter, "quant_state", None)
+    return parameter.numel() if packed is None else math.prod(packed.shape)
 
 
 def evaluation(case: Case, make: Maker, thorough: bool) -> float:

@@ -1,6 +1,7 @@
 """Levels beside the defaults that the laws are asked of, as a study would write them, by axis.
 
 A new technique is taken at its defaults without a line here; a setting of it that changes what happens gets one.
+The path of an existing adapter stands for one that fits the model at hand (`Case.on`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"kind": "last_layers", "layers": 1, "head": True},
         {"kind": "peft", "method": "LoHaConfig", "settings": {"r": 4, "target_modules": "all-linear"}},
         {"kind": "peft", "method": "LNTuningConfig"},
+        {"kind": "existing", "path": "lora"},
     ],
     "dropout": [{"p": 0.1}, {"p": 0.1, "where": "hidden"}],
     "gradient_checkpointing": [{"kind": "layers", "use_reentrant": True}],
