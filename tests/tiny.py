@@ -28,6 +28,7 @@ from transformers import (
     Qwen2Config,
     Qwen2ForCausalLM,
 )
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 
 from paribus.plan.trial import Training
 from paribus.sources.models import _facts
@@ -95,7 +96,30 @@ def _made(model_class: Any, config: Any, seed: int, dtype: torch.dtype) -> Any:
     """Draw a model's weights; the global random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return model_class(config).to(dtype)
+        model = model_class(config).to(dtype)
+    return _with_double_norms(model) if dtype == torch.float64 else model
+
+
+def _with_double_norms(model: Any) -> Any:
+    """Let norms compute in fp64: transformers computes them in fp32 whatever the dtype of the weights.
+
+    On Gemma that alone sets splits of a batch 2e-8 apart after 160 steps; without it they are 2e-16 apart.
+    """
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.__class__ = _double(type(module))
+    return model
+
+
+@cache
+def _double(norm: Any) -> Any:
+    shift = 1.0 if norm is GemmaRMSNorm else 0.0
+
+    def forward(self: Any, hidden: torch.Tensor) -> torch.Tensor:
+        epsilon = self.eps if norm is GemmaRMSNorm else self.variance_epsilon
+        return hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + epsilon) * (shift + self.weight)
+
+    return type(f"Double{norm.__name__}", (norm,), {"forward": forward})
 
 
 MODELS: Final[dict[str, Callable[..., Any]]] = {

@@ -14,6 +14,7 @@ from pathlib import Path
 from cases import Case
 
 import tiny
+from laws import run
 from paribus.techniques import Accumulation, AdaLora, Dropout, Lora, Noise, PTuning
 from paribus.train.checkpoint import Checkpoints
 from paribus.train.reading import Reader
@@ -33,10 +34,10 @@ CASES = [
 ]
 
 
-def digest(run: tiny.Run) -> str:
+def digest(ended: tiny.Run) -> str:
     """Hash the curve, the order and the final weights of a run to their last bits."""
-    content = hashlib.sha256(f"{run.trained.curve_sha256}{run.trained.order_sha256}".encode())
-    for name, weight in sorted(run.weights.items()):
+    content = hashlib.sha256(f"{ended.trained.curve_sha256}{ended.trained.order_sha256}".encode())
+    for name, weight in sorted(ended.weights.items()):
         content.update(name.encode() + weight.contiguous().numpy().tobytes())
     return content.hexdigest()
 
@@ -46,9 +47,9 @@ def go_on(folder: Path, number: int, model: str, every: int) -> str:
     case = CASES[number]
     kept = Checkpoints(folder, every, key=case.name)
     readers = [Reader(5, lambda step, epoch: None)]
-    run = tiny.run(tiny.MODELS[model](), *case.techniques, readers=readers, checkpoints=kept)
-    assert run.trained.resolved["resumed"]["at_steps"] == [every], kept.warnings
-    return digest(run)
+    ended = run(tiny.MODELS[model](), *case.techniques, readers=readers, checkpoints=kept)
+    assert ended.trained.resolved["resumed"]["at_steps"] == [every], kept.warnings
+    return digest(ended)
 
 
 if __name__ == "__main__":

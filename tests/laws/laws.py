@@ -59,12 +59,17 @@ class Law:
         return self.measure(case, make, thorough)
 
 
+def run(model: Any, *techniques: Technique, **settings: Any) -> tiny.Run:
+    """Train on 20 rows in steps of 8: an epoch has three steps and the last of them is short."""
+    return tiny.run(model, *techniques, examples=tiny.rows(20), **settings)
+
+
 def null(case: Case, make: Maker, thorough: bool) -> float:
     """Compare with null levels on the axes left open, with those that are there left out, and with twins."""
-    first = tiny.run(make(), *case.techniques)
+    first = run(make(), *case.techniques)
     others = {axis: level for axis, level in NULL.items() if axis not in case.cells}
     variants = [case.having(**others), case.without_null(), *twins(case)]
-    return max(apart(first, tiny.run(make(), *variant.techniques)) for variant in variants)
+    return max(apart(first, run(make(), *variant.techniques)) for variant in variants)
 
 
 def twins(case: Case) -> Iterator[Case]:
@@ -86,15 +91,12 @@ def _with(level: Technique, field: str, option: Any) -> Technique | None:
 
 
 def split(case: Case, make: Maker, thorough: bool) -> float:
-    """Return the largest difference of final fp64 weights between 1, 2 and 4 micro-batches a step.
-
-    20 rows in steps of 8: the last step of an epoch is short.
-    """
+    """Return the largest difference of final fp64 weights between 1, 2 and 4 micro-batches a step."""
     steps = 160 if thorough else 12
 
     def final(pieces: int, steps: int) -> tiny.Run:
         model = make(dtype=torch.float64)
-        return tiny.run(model, *case.split(pieces).techniques, max_steps=steps, examples=tiny.rows(20))
+        return run(model, *case.split(pieces).techniques, max_steps=steps)
 
     long, short = final(1, steps), final(1, 12) if thorough else None
     found = tiny.distance(long, final(2, steps))
@@ -105,7 +107,7 @@ def gradient(case: Case, make: Maker, thorough: bool) -> float:
     """Return the largest relative difference of an fp32 gradient between splits, from equal weights."""
     Watched.gradients.clear()
     for pieces in (1, 2, 8) if thorough else (1, 4):
-        tiny.run(
+        run(
             make(),
             *case.split(pieces).techniques,
             before=stir,
@@ -113,7 +115,6 @@ def gradient(case: Case, make: Maker, thorough: bool) -> float:
             optimizer="sgd",
             learning_rate=1e-30,
             max_grad_norm=0,
-            examples=tiny.rows(20),
             max_steps=6,
             trainer_class=Watched,
         )
@@ -124,10 +125,10 @@ def gradient(case: Case, make: Maker, thorough: bool) -> float:
 
 def rerun(case: Case, make: Maker, thorough: bool) -> float:
     """Compare with a second run after others have trained and drawn."""
-    first = tiny.run(make(), *case.techniques)
-    tiny.run(tiny.llama(seed=5), Lora(r=2), Noise(alpha=3), seed=7, max_steps=2)
+    first = run(make(), *case.techniques)
+    run(tiny.llama(seed=5), Lora(r=2), Noise(alpha=3), seed=7, max_steps=2)
     torch.rand(17)
-    return apart(first, tiny.run(make(), *case.techniques))
+    return apart(first, run(make(), *case.techniques))
 
 
 class Broken(RuntimeError):
@@ -137,9 +138,9 @@ class Broken(RuntimeError):
 def resume(case: Case, make: Maker, thorough: bool) -> float:
     """Compare a whole run with runs that go on from a checkpoint after they were stopped.
 
-    Epochs have three steps: stopped in the middle of the second, after a checkpoint at its start or inside it.
+    Stopped inside the second epoch, after a checkpoint at its start or inside it.
     """
-    whole = tiny.run(make(), *case.techniques)
+    whole = run(make(), *case.techniques)
     return max(apart(whole, resumed(case, make, every)) for every in ((3, 4) if thorough else (4,)))
 
 
@@ -149,9 +150,9 @@ def resumed(case: Case, make: Maker, every: int) -> tiny.Run:
         stopped(case, make, every, Path(folder))
         again = Checkpoints(Path(folder), every, key=case.name)
         reader = Reader(5, lambda step, epoch: None)
-        run = tiny.run(make(), *case.techniques, readers=[reader], checkpoints=again)
-    assert run.trained.resolved["resumed"]["at_steps"] == [every], again.warnings
-    return run
+        ended = run(make(), *case.techniques, readers=[reader], checkpoints=again)
+    assert ended.trained.resolved["resumed"]["at_steps"] == [every], again.warnings
+    return ended
 
 
 def stopped(case: Case, make: Maker, every: int, folder: Path) -> None:
@@ -163,7 +164,7 @@ def stopped(case: Case, make: Maker, every: int, folder: Path) -> None:
 
     with pytest.raises(Broken):
         kept = Checkpoints(folder, every, key=case.name)
-        tiny.run(make(), *case.techniques, readers=[Reader(5, fail)], checkpoints=kept)
+        run(make(), *case.techniques, readers=[Reader(5, fail)], checkpoints=kept)
 
 
 def trace(case: Case, make: Maker, thorough: bool) -> float:
@@ -179,7 +180,7 @@ def trace(case: Case, make: Maker, thorough: bool) -> float:
         trained.update(id(p) for p in wrapped.parameters() if p.requires_grad)
 
     with pytest.raises(Broken):
-        tiny.run(model, *case.techniques, readers=[Reader(1, fail)], before=note)
+        run(model, *case.techniques, readers=[Reader(1, fail)], before=note)
     after = state(model)
     left = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
     return float(len(left) + len(changed_values(model, values, trained)))
@@ -197,7 +198,7 @@ def reload(case: Case, make: Maker, thorough: bool) -> float:
             case.tuner.save(model, Path(folder))
             found.append(logits(model, live))
 
-        tiny.run(make(), *case.techniques, after=keep)
+        run(make(), *case.techniques, after=keep)
         live = Live(seed=1, steps=8)
         with applied(case, make(), live) as model:
             case.tuner.load(model, Path(folder))
@@ -219,7 +220,7 @@ def merge(case: Case, make: Maker, thorough: bool) -> float:
         if merged is not None:
             found.append(float((logits(merged, live) - unmerged).abs().max() / unmerged.abs().max()))
 
-    tiny.run(make(), *case.techniques, after=compare)
+    run(make(), *case.techniques, after=compare)
     if not found:
         raise Silent("does not merge")
     return found[0]
@@ -236,12 +237,13 @@ def frozen(case: Case, make: Maker, thorough: bool) -> float:
         copies = {name: parameter.detach().clone() for name, parameter in named.items()}
         seen.append((copies, {name: parameter.requires_grad for name, parameter in named.items()}))
 
-    run = tiny.run(make(), *case.techniques, before=look, after=look)
+    trained = run(make(), *case.techniques, before=look, after=look)
     (before, trains), (after, _) = seen
     moved = {name for name in after if not torch.equal(before[name], after[name])}
     allowed = {name for name, flag in trains.items() if flag}
-    proof = run.proofs[0]
-    first, last = run.live.observed["initial_weights"], run.live.observed["final_weights"]
+    proof = trained.proofs[0]
+    observed = trained.live.observed
+    first, last = observed["initial_weights"], observed["final_weights"]
     faults = [
         before.keys() != after.keys(),
         not moved,
@@ -272,7 +274,7 @@ def evaluation(case: Case, make: Maker, thorough: bool) -> float:
             found.append(logits(model, live, epoch=7))
             case.tuner.save(model, Path(folder))
 
-        tiny.run(make(), *case.techniques, after=look)
+        run(make(), *case.techniques, after=look)
         alone, live = Case(case.name, {"tuning": case.tuner}), Live(seed=0, steps=8)
         with applied(alone, make(), live) as model:
             alone.tuner.load(model, Path(folder))
@@ -291,7 +293,7 @@ def padding(case: Case, make: Maker, thorough: bool) -> float:
             alone, padded = (row_loss(model, live, batch, training) for batch in ([short], [short, long]))
             found.append(abs(alone - padded) / abs(alone))
 
-    tiny.run(make(dtype=torch.float64), *case.techniques, max_steps=2, after=compare, proofs=False)
+    run(make(dtype=torch.float64), *case.techniques, max_steps=2, after=compare, proofs=False)
     return max(found)
 
 
@@ -299,7 +301,7 @@ def draws(case: Case, make: Maker, thorough: bool) -> float:
     """Count seeds of random numbers that are no named sub-seed, or start numbers in two places."""
     model = make()
     with drawings() as used, _drawing():
-        tiny.run(model, *case.techniques)
+        run(model, *case.techniques)
     return float(sum(seed not in given or len(places) > 1 for seed, places in used.items()))
 
 

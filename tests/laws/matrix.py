@@ -24,10 +24,11 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent)]
 
 from cases import Case, pairs, singles
 from page import Row, failures, summary, write
+from transformers.utils.logging import disable_progress_bar
 from verdicts import judge
 
 import tiny
-from laws import LAWS
+from laws import LAWS, run
 from paribus.techniques import NoEffect
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +39,7 @@ PAIRS_ON = ("llama", "gpt2")
 
 def main() -> int:
     """Fill the matrix and write the page."""
+    disable_progress_bar()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--again", choices=("failed", "stale"), help="ask again what failed or is stale")
@@ -87,7 +89,7 @@ def tuning_facts(case: Case, model: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             here = case.on(model)
-            run = tiny.run(
+            trained = run(
                 tiny.MODELS[model](),
                 *here.techniques,
                 after=lambda wrapped, live: here.tuner.save(wrapped, Path(folder)),
@@ -95,7 +97,7 @@ def tuning_facts(case: Case, model: str) -> dict[str, Any]:
         except NoEffect:
             return {}
         saved = [path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()]
-    proof = run.proofs[0]
+    proof = trained.proofs[0]
     names = ("trainable_parameters", "total_parameters")
     return {"facts": {name: proof[name] for name in names} | {"saved_bytes": sum(saved)}}
 
