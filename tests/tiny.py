@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
@@ -233,4 +234,9 @@ def settings(**training: Any) -> Training:
 def distance(one: Run, other: Run) -> float:
     """Return the largest difference between the final weights of two runs."""
     assert one.weights.keys() == other.weights.keys()
-    return max((one.weights[name] - other.weights[name]).abs().max().item() for name in one.weights)
+    return largest((one.weights[name] - other.weights[name]).abs().max().item() for name in one.weights)
+
+
+def largest(sizes: Iterable[float]) -> float:
+    """Return the largest of some sizes; one that is no number is beyond any limit."""
+    return max(math.inf if math.isnan(size) else size for size in sizes)

@@ -69,7 +69,7 @@ def null(case: Case, make: Maker, thorough: bool) -> float:
     first = run(make(), *case.techniques)
     others = {axis: level for axis, level in NULL.items() if axis not in case.cells}
     variants = [case.having(**others), case.without_null(), *twins(case)]
-    return max(apart(first, run(make(), *variant.techniques)) for variant in variants)
+    return tiny.largest(apart(first, run(make(), *variant.techniques)) for variant in variants)
 
 
 def twins(case: Case) -> Iterator[Case]:
@@ -100,7 +100,7 @@ def split(case: Case, make: Maker, thorough: bool) -> float:
 
     long, short = final(1, steps), final(1, 12) if thorough else None
     found = tiny.distance(long, final(2, steps))
-    return max(found, tiny.distance(short or long, final(4, 12)))
+    return tiny.largest((found, tiny.distance(short or long, final(4, 12))))
 
 
 def gradient(case: Case, make: Maker, thorough: bool) -> float:
@@ -120,7 +120,7 @@ def gradient(case: Case, make: Maker, thorough: bool) -> float:
         )
     whole, *others = Watched.gradients
     pairs = chain.from_iterable(zip(whole, other, strict=True) for other in others)
-    return max(float((one - other).norm() / one.norm()) for one, other in pairs)
+    return tiny.largest(float((one - other).norm() / one.norm()) for one, other in pairs)
 
 
 def rerun(case: Case, make: Maker, thorough: bool) -> float:
@@ -141,7 +141,8 @@ def resume(case: Case, make: Maker, thorough: bool) -> float:
     Stopped inside the second epoch, after a checkpoint at its start or inside it.
     """
     whole = run(make(), *case.techniques)
-    return max(apart(whole, resumed(case, make, every)) for every in ((3, 4) if thorough else (4,)))
+    every = (3, 4) if thorough else (4,)
+    return tiny.largest(apart(whole, resumed(case, make, one)) for one in every)
 
 
 def resumed(case: Case, make: Maker, every: int) -> tiny.Run:
@@ -207,7 +208,7 @@ def reload(case: Case, make: Maker, thorough: bool) -> float:
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return 0 for equal bits, else the largest difference (at least 1e-300)."""
-    return 0.0 if torch.equal(one, other) else max(1e-300, float((one - other).abs().max()))
+    return 0.0 if torch.equal(one, other) else tiny.largest((1e-300, float((one - other).abs().max())))
 
 
 def merge(case: Case, make: Maker, thorough: bool) -> float:
@@ -279,7 +280,7 @@ def evaluation(case: Case, make: Maker, thorough: bool) -> float:
         with applied(alone, make(), live) as model:
             alone.tuner.load(model, Path(folder))
             found.append(logits(model, live))
-    return max(difference(found[0], other) for other in found[1:])
+    return tiny.largest(difference(found[0], other) for other in found[1:])
 
 
 def padding(case: Case, make: Maker, thorough: bool) -> float:
@@ -294,7 +295,7 @@ def padding(case: Case, make: Maker, thorough: bool) -> float:
             found.append(abs(alone - padded) / abs(alone))
 
     run(make(dtype=torch.float64), *case.techniques, max_steps=2, after=compare, proofs=False)
-    return max(found)
+    return tiny.largest(found)
 
 
 def draws(case: Case, make: Maker, thorough: bool) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import sys
 import tempfile
@@ -77,9 +78,15 @@ def cells() -> Iterator[tuple[Case, str]]:
 def ask(case: Case, model: str, source: str) -> Row:
     """Judge all laws of a case on a model; a pair trains few steps."""
     alone = len(case.parts) == 1
-    laws = {law: list(judge(case, law, model, thorough=alone)) for law in LAWS}
+    judged = {law: judge(case, law, model, thorough=alone) for law in LAWS}
+    laws = {law: [kind, _number(size), note] for law, (kind, size, note) in judged.items()}
     facts = tuning_facts(case, model) if alone and "tuning" in case.chosen else {}
     return {"case": case.name, "model": model, "source": source, "laws": laws, **facts}
+
+
+def _number(size: float | None) -> float | None:
+    """Leave out what JSON cannot say: a size beyond all limits."""
+    return size if size is not None and math.isfinite(size) else None
 
 
 def tuning_facts(case: Case, model: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def apart(one: tiny.Run, other: tiny.Run) -> float:
     if equal:
         return 0.0
     losses = [abs(a - b) for a, b in zip(one.losses, other.losses, strict=True)]
-    return max(1e-300, tiny.distance(one, other), *losses)
+    return tiny.largest((1e-300, tiny.distance(one, other), *losses))
 
 
 def logits(model: Any, live: Live, rows: Sequence[Encoded] | None = None, epoch: int = 0) -> torch.Tensor:

@@ -52,8 +52,8 @@ def _against(case: Case, law: str, model: str, size: float) -> Verdict:
     least, most = named[0].least, max(one.most for one in named)
     if size <= limit and (len(case.parts) > 1 or named[0].chance):
         return Verdict("passed", size)
-    if len(case.parts) == 1 and size < least:
+    if len(case.parts) == 1 and not size >= least:
         return Verdict("failed", size, f"a named exception of at least {least:g} was not found")
-    if size > most:
+    if not size <= most:
         return Verdict("failed", size, f"more than the {most:g} of its named exception")
     return Verdict("exception", size, named[0].reason)
