@@ -29,13 +29,13 @@ def memorisation(findings: Findings) -> Sheet:
         Column("least", "Loss", "estimate", "Least validation loss"),
         Column("rise", "Rise", "difference", "From there to the end"),
         Column("gap", "Test − train", "estimate", "At the end"),
-        Column("train", "Train loss", "estimate", "At the end"),
-        Column("right", f"Train {target}s right", "percent", "At the end"),
-        Column("by_heart", f"{BY_HEART:.0%} of train {target}s right from", "text"),
+        Column("right", f"Train {target}s right, %", "estimate", "At the end"),
+        Column("by_heart", "Known from epoch"),
     )
     note = (
-        f"Group {findings.metric.group}; losses in {findings.metric.loss_unit}; the training sample is scored "
-        "with noise off. In brackets the seeds that got that far."
+        f"Group {findings.metric.group}; losses in {findings.metric.loss_unit}. Known: from there on "
+        f"{BY_HEART:.0%} of the training sample's {target}s are right, with noise off; in brackets the seeds "
+        "that got that far."
     )
     return Sheet("memorisation", "Least validation loss and memorisation", columns, tuple(rows), note)
 
