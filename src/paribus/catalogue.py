@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from paribus.errors import ParibusError, nearest
 from paribus.machine import Machine
+from paribus.plan.study import Study
 from paribus.sources.blocks import EmbeddedModel
 from paribus.sources.models import locate
 from paribus.techniques import AXES, Setting, Technique
@@ -61,6 +62,13 @@ def entries(machine: Machine, setting: Setting | None = None) -> list[Entry]:
     return [
         _entry(axis, technique, machine, setting) for axis, chosen in AXES.items() for technique in chosen
     ]
+
+
+def setting_of(path: Path) -> Setting:
+    """Return a study's base cell as techniques see it."""
+    study = Study.read(path)
+    chosen = {axis: getattr(study, axis) for axis in AXES}
+    return Setting(model=locate(study.model, study.folder).facts, chosen=chosen, task=study.task)
 
 
 def named(name: str, listed: list[Entry]) -> list[Entry]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from paribus.catalogue import Entry, written
+from paribus.catalogue import Entry, settings, written
 from paribus.screen import plain_table, runs
 
 
@@ -23,7 +23,7 @@ def show_techniques(entries: Sequence[Entry], console: Console) -> None:
         if entry.axis not in (before, entry.name):
             table.add_row(f"[bold]{entry.axis}[/]")
         name = f"[bold]{entry.axis}[/]" if entry.name == entry.axis else f"  {entry.name}"
-        names = ", ".join(setting["name"] for setting in entry.to_json()["settings"])
+        names = ", ".join(settings(entry.technique))
         table.add_row(name, runs(entry.runs), escape(names), escape(entry.technique.paper))
         before = entry.axis
     console.print(table, highlight=False)

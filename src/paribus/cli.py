@@ -5,17 +5,17 @@ Exit codes: 0 done, 1 a trial was killed or crashed or a check failed, 2 bad inp
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from paribus import screen
+from paribus import about, screen
+from paribus.about import Json
 from paribus.errors import ParibusError
+from paribus.screen import err, out, print_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,14 +24,8 @@ app = typer.Typer(
     help="Ablations of LLM fine-tuning, all else being equal: plan, run, score, compare.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-embedded = typer.Typer(no_args_is_help=True, help="The tiny base model that ships with paribus.")
-app.add_typer(embedded, name="embedded")
-
-out, err = Console(), Console(stderr=True)
-
 StudyPath = Annotated[Path, typer.Argument(metavar="STUDY", help="A study's folder or its study.yaml.")]
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else.")]
 RESULTS = Path("results")
 
 
@@ -46,10 +40,6 @@ def _open(study_path: Path, results: Path) -> tuple[Any, Any]:
     store = Store(results / study.name)
     store.check()
     return expand(pinned(study, store.root)), store
-
-
-def _print_json(document: Any) -> None:
-    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 @app.command()
@@ -105,7 +95,7 @@ def plan(study: StudyPath, results: Results = RESULTS, as_json: Json = False) ->
 
     planned, store = _open(study, results)
     if as_json:
-        _print_json(planned.to_json(obstacles(planned, machine())))
+        print_json(planned.to_json(obstacles(planned, machine())))
     else:
         screen.show_plan(planned, store, machine(), out, every_trial=True)
 
@@ -119,7 +109,7 @@ def status(study: StudyPath, results: Results = RESULTS, as_json: Json = False) 
     planned, store = _open(study, results)
     document = status_of(planned, store, machine())
     if as_json:
-        _print_json(document)
+        print_json(document)
     else:
         screen.show_status(document, out)
 
@@ -140,7 +130,7 @@ def table(
     planned, store = _open(study, results)
     screen.show_problems(store.problems, err)
     if as_json:
-        _print_json(tables.rows(planned, store))
+        print_json(tables.rows(planned, store))
     elif as_csv:
         sys.stdout.write(tables.csv(planned, store))
     elif as_latex:
@@ -188,7 +178,7 @@ def data(study: StudyPath, as_json: Json = False) -> None:
 
     inspection = inspect.inspect(Study.read(study))
     if as_json:
-        _print_json(inspection.to_json())
+        print_json(inspection.to_json())
     else:
         inspect.show(inspection, out)
 
@@ -208,65 +198,7 @@ def init(
         out.print(line, soft_wrap=True)
 
 
-@app.command()
-def doctor(as_json: Json = False) -> None:
-    """Say what this machine can do: devices, formats, and which level of each axis runs here."""
-    from paribus.doctor import examine
-
-    with err.status("asking torch"):
-        document = examine()
-    if as_json:
-        _print_json(document)
-    else:
-        screen.show_doctor(document, out)
-
-
-@app.command()
-def techniques(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A technique, as `lora`, or an axis.")
-    ] = None,
-    study: Annotated[
-        Path | None, typer.Option(metavar="STUDY", help="Judge them on this study's model, not the embedded.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """List every technique: settings, where it runs on this machine, paper. With a name, explain one."""
-    from paribus import catalogue, catalogue_view
-    from paribus.probe import machine
-
-    listed = catalogue.entries(machine(), _setting_of(study) if study else None)
-    chosen = catalogue.named(name, listed) if name else listed
-    if as_json:
-        _print_json([entry.to_json() for entry in chosen])
-    elif name is None:
-        catalogue_view.show_techniques(chosen, out)
-    else:
-        for entry in chosen:
-            catalogue_view.show_technique(entry, out)
-
-
-def _setting_of(path: Path) -> Any:
-    """Return a study's base cell as techniques see it."""
-    from paribus.plan.study import Study
-    from paribus.sources.models import locate
-    from paribus.techniques import AXES, Setting
-
-    study = Study.read(path)
-    chosen = {axis: getattr(study, axis) for axis in AXES}
-    return Setting(model=locate(study.model, study.folder).facts, chosen=chosen, task=study.task)
-
-
-@embedded.command("rebuild")
-def rebuild(
-    folder: Annotated[Path, typer.Argument(help="Where to write the base; must not hold one.")],
-) -> None:
-    """Pretrain the embedded base and its tokenizer again from nothing, in a fixed number of steps."""
-    from paribus.embedded.pretrain import rebuild as build
-
-    with screen.steps("pretraining", err) as progress:
-        build(folder, progress=progress)
-    out.print(str(folder), soft_wrap=True)
+app.add_typer(about.app)
 
 
 def main() -> None:

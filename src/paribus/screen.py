@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from paribus.plan.design import Cell, Plan
     from paribus.record.store import Store
 
+out, err = Console(), Console(stderr=True)
+
 COLOURS = {
     "finished": "green", "diverged": "yellow", "out_of_memory": "yellow", "skipped": "yellow",
     "unsupported": "yellow", "killed": "red", "crashed": "red", "pending": "dim",
@@ -29,6 +33,11 @@ ANOTHER_PLACE = (
     "Make room or permissions there, or use another place: --results DIR, or the variables PARIBUS_CACHE "
     "and TMPDIR."
 )
+
+
+def print_json(document: Any) -> None:
+    """Print one JSON document on stdout."""
+    sys.stdout.write(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def plain_table(title: str | None = None, **kwargs: Any) -> Table:

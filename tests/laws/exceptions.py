@@ -30,13 +30,13 @@ class Named:
 
 
 SCALE = (
-    "FP8 with a scale for each tensor divides a micro-batch by the largest magnitude in it: who shares a batch "
-    "decides how each of its numbers is rounded."
+    "FP8 with a scale for each tensor divides a micro-batch by the largest magnitude in it: who shares a "
+    "batch decides how each of its numbers is rounded."
 )
 
 ROUNDED = (
-    "Splits sum in another order; a number of half precision that lies between two of its neighbours then goes "
-    "to the other one, and a last digit of fp32 becomes a whole step of the format."
+    "Splits sum in another order; a number of half precision that lies between two of its neighbours then "
+    "goes to the other one, and a last digit of fp32 becomes a whole step of the format."
 )
 PADDED = "L is the padded length of the micro-batch, so who shares a batch decides how loud the noise is."
 MEANS = "Each micro-batch counts the same, however few targets it has: the fault that this setting shows."
@@ -44,8 +44,8 @@ SUMS = (
     "Every micro-batch's gradient and the running sum are rounded to bfloat16: more of them, more roundings."
 )
 FAR = (
-    "With both matrices random BA is about ten times the weights it is added to: attention saturates and fp32 "
-    "loses digits of the gradient; in fp64 the same splits agree within 1e-13."
+    "With both matrices random BA is about ten times the weights it is added to: attention saturates and "
+    "fp32 loses digits of the gradient; in fp64 the same splits agree within 1e-13."
 )
 
 EXCEPTIONS: tuple[Named, ...] = (

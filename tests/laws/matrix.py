@@ -1,8 +1,8 @@
 """Ask every law of every technique on every architecture, and of pairs of techniques; write what came of it.
 
-`python tests/laws/matrix.py [--jobs 2]` goes on where it stopped: what `matrix.jsonl` holds is not asked again.
-`--again failed` asks again what failed, `--again stale` what was measured on other sources. When nothing is
-left, `docs/laws.md` is written; the exit status is 1 where something failed.
+`python tests/laws/matrix.py [--jobs 2]` goes on where it stopped: what `matrix.jsonl` holds is not asked
+again. `--again failed` asks again what failed, `--again stale` what was measured on other sources. When
+nothing is left, `docs/laws.md` is written; the exit status is 1 where something failed.
 """
 
 from __future__ import annotations

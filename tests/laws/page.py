@@ -71,8 +71,8 @@ def page(rows: Sequence[Row]) -> str:
     sections = [
         ["# The laws, technique by technique"],
         [
-            f"Written by `python tests/laws/matrix.py` from `tests/laws/matrix.jsonl`: {len(names)} levels of "
-            f"techniques, {len(LAWS)} laws, {len(tiny.MODELS)} architectures of some 20,000 parameters "
+            f"Written by `python tests/laws/matrix.py` from `tests/laws/matrix.jsonl`: {len(names)} levels "
+            f"of techniques, {len(LAWS)} laws, {len(tiny.MODELS)} architectures of some 20,000 parameters "
             f"({', '.join(tiny.MODELS)}) with random weights. torch {version('torch').partition('+')[0]}, "
             f"transformers {version('transformers')}, peft {version('peft')}, bitsandbytes "
             f"{version('bitsandbytes')}, {platform.machine()}, one thread."
@@ -80,16 +80,16 @@ def page(rows: Sequence[Row]) -> str:
         [f"**Each level alone, {cells:,} cells: {summary(alone)}.**"],
         [
             f"**Pairs of levels, {len({row['case'] for row in together})} combinations that cover every pair "
-            f"that can run, {len(LAWS) * len(together):,} cells: {summary(together)}.** Their failures, if any, "
-            "are below; they train few steps."
+            f"that can run, {len(LAWS) * len(together):,} cells: {summary(together)}.** Their failures, if "
+            "any, are below; they train few steps."
         ],
         _table(("law", "says", "limit"), [(n, law.says, f"{law.limit:g}") for n, law in LAWS.items()]),
         ["The split law trains 160 optimizer steps. Its limit and that of `gradient` are the contracts'."],
         ["## Technique by law"],
         [
-            f"A cell counts architectures; {len(tiny.MODELS)} alone is all of them. *named*: an exception, with "
-            "its reason below. *n/a*: the law says nothing (what does not merge). *cannot run*: refused with a "
-            "reason."
+            f"A cell counts architectures; {len(tiny.MODELS)} alone is all of them. *named*: an exception, "
+            "with its reason below. *n/a*: the law says nothing (what does not merge). *cannot run*: refused "
+            "with a reason."
         ],
         _table(("technique", *LAWS), [(name, *_counted(name, alone)) for name in names]),
         ["## What a way of tuning trains and leaves"],
@@ -102,8 +102,9 @@ def page(rows: Sequence[Row]) -> str:
         ),
         ["## Named exceptions"],
         [
-            "Committed before the matrix ran. Breaking a law by less or by more than the bounds is a failure; "
-            "where last digits decide whether a case meets its exception, it must be met on some architecture."
+            "Committed before the matrix ran. Breaking a law by less or by more than the bounds is a "
+            "failure; where last digits decide whether a case meets its exception, it must be met on some "
+            "architecture."
         ],
         _table(
             ("technique", "law", "measured", "bounds", "reason"),

@@ -1,6 +1,6 @@
 """Levels beside the defaults that the laws are asked of, as a study would write them, by axis.
 
-A new technique is taken at its defaults without a line here; a setting of it that changes what happens gets one.
+A new technique is taken at its defaults without a line here; a setting that changes what happens gets one.
 The path of an existing adapter stands for one that fits the model at hand (`Case.on`).
 """
 

@@ -22,7 +22,7 @@ LAWS_EACH = 3
 
 
 def sample() -> list[tuple[Case, str, str]]:
-    """Choose for each case the architecture that has been asked least, and the laws it has been asked least."""
+    """Choose for each case the architecture that was asked least, and the laws it was asked least."""
     asked = {model: dict.fromkeys(LAWS, 0) for model in MODELS}
     chosen = []
     for case in singles():

@@ -1,4 +1,4 @@
-"""Checkpointing: the same gradients to the last bit, the right layers run again, and what is kept and paid."""
+"""Checkpointing: the same gradients to the last bit, the right layers run again, what is kept and paid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""QLoRA: LoRA's own start beside a quantised base, exact reload, resume and split, a merge that says its price."""
+"""QLoRA: LoRA's own start beside a quantised base, exact reload, resume and split, what merging costs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_reloading_is_exact_and_merging_is_into_decoded_weights(runs: Any, name:
 
 
 def test_quantising_again_after_a_merge_undoes_a_good_part_of_a_short_training(tmp_path: Path) -> None:
-    """peft merges so: decode, add the update, round to the grid again. A small update is lost in the steps."""
+    """peft merges so: decode, add the update, round to the grid again. A small update is lost in that."""
     tuning = QLora(r=4, double_quantisation=False)
 
     def after(model: Any, live: Live) -> None:

@@ -74,7 +74,7 @@ def test_a_warning_says_that_a_cpu_pages_nothing(runs: dict[str, tiny.Run]) -> N
 
 
 def test_an_optimizer_remembers_nothing_of_the_one_before() -> None:
-    """bitsandbytes notes by place which tensors stay in 32 bits; the embedding was the first of the last run."""
+    """bitsandbytes notes by place which tensors stay in 32 bits; the embedding was first in the last run."""
     lora = Lora(r=64, target_modules=("q_proj", "o_proj"))
     first = tiny.run(wide(), lora, optimizer="adamw_8bit")
     assert kept(first)["optimizer_elements_in_8_bit"] == 8 * 4096

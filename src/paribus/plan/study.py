@@ -130,10 +130,10 @@ class Compare(Settings):
 class Resources(Settings):
     """What a trial is given and what an hour of it costs; never part of an identity.
 
-    With `checkpoint_every` a trial saves where it stands every so many optimizer steps, and goes on from there
-    after it was killed or stopped. `memory_gib` is the most memory a trial may allocate: of its device, or on a
-    CPU beyond what it holds once the libraries are loaded. An out-of-memory outcome speaks of that limit, and
-    is tried again under another.
+    With `checkpoint_every` a trial saves where it stands every so many optimizer steps, and goes on from
+    there after it was killed or stopped. `memory_gib` is the most memory a trial may allocate: of its device,
+    or on a CPU beyond what it holds once the libraries are loaded. An out-of-memory outcome speaks of
+    that limit, and is tried again under another.
     """
 
     devices_per_trial: Literal[1] = 1

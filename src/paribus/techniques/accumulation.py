@@ -34,7 +34,7 @@ class Accumulation(Technique):
 
     `gradient_dtype: bfloat16` rounds each micro-batch's gradient and the running sum to bfloat16. The
     relative error of a step's gradient, measured, is then 1.7e-3 for one micro-batch, 2.7e-3 for 4 and 4.4e-3
-    for 16, against 1.2e-7 in float32: a split is no longer exact. It takes no less memory, since the sums stay
+    for 16, against 1.2e-7 in float32: a split is no longer exact. It takes no less memory: the sums stay
     where float32 would. Parameters stored in bfloat16 sum in it whatever is set.
 
     `micro_batch: auto` takes the largest micro-batch that divides the effective batch and fits in memory,

@@ -217,13 +217,13 @@ class Technique(Settings):
     def state(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return, by name, what this has gathered or changed since training began, for a checkpoint.
 
-        Tensors, or values that JSON holds. The parameters that train, changed buffers, the optimizer, `live`'s
-        own counts and global random states are saved anyway.
+        Tensors, or values that JSON holds. The parameters that train, changed buffers, the optimizer, the own
+        counts of `live` and global random states are saved anyway.
         """
         return {}
 
     def restore(self, model: torch.nn.Module, live: Live, state: dict[str, Any]) -> None:
-        """Go on from what `state` returned, on a fresh model to which this is applied; tensors are on the CPU."""
+        """Go on from what `state` returned, on a fresh model to which this is applied; tensors on the CPU."""
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return evidence, read back from the live model, that the technique took effect.

@@ -19,7 +19,8 @@ from paribus.plan.trial import Training
 from paribus.techniques import Live
 from paribus.train.data import Encoded
 from paribus.train.memory import give_back, out_of_memory
-from paribus.train.trainer import AblationTrainer, _Moments
+from paribus.train.moments import Moments
+from paribus.train.trainer import AblationTrainer
 
 STEPS: Final = 2
 """Optimizer steps of a try: the first makes the optimizer's state, the second trains beside it."""
@@ -93,7 +94,7 @@ def _trying(trainer_class: type[AblationTrainer]) -> type[AblationTrainer]:
     class Trying(trainer_class):  # type: ignore[valid-type, misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            self.remove_callback(_Moments)
+            self.remove_callback(Moments)
 
         def _get_train_sampler(self, train_dataset: Any = None) -> Any:
             return SequentialSampler(self.rows)  # type: ignore[arg-type]

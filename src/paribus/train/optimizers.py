@@ -26,7 +26,7 @@ OPTIMIZERS: Final = {
 def apart() -> Iterator[None]:
     """Keep from bitsandbytes what earlier trainings of this process have told it, and leave nothing behind.
 
-    It notes which tensors stay in 32 bits by their place in the optimizer, in one list for all optimizers. Its
+    It notes which tensors stay in 32 bits by their place in the optimizer, in one list for all of them. Its
     warning about pages on a CPU is told by `shortfalls`, in the result.
     """
     before = _notes()

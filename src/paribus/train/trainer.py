@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import PrinterCallback, TrainerState
 
@@ -23,6 +23,7 @@ from paribus.train import packed, snapshot
 from paribus.train.checkpoint import Checkpoints, device_name
 from paribus.train.data import Encoded
 from paribus.train.meter import Meter
+from paribus.train.moments import Moments
 from paribus.train.objective import NextToken, Objective
 from paribus.train.order import Order
 from paribus.train.reading import Moment, Reader, evaluating
@@ -72,7 +73,7 @@ class AblationTrainer(Trainer):
             train_dataset=range(len(rows)),  # type: ignore[arg-type]  (anything with a length and items)
             data_collator=self._collate,
             compute_loss_func=self._loss,
-            callbacks=[_Moments(self)],
+            callbacks=[Moments(self)],
         )
         self.remove_callback(PrinterCallback)
         self.buffers = snapshot.buffer_digests(self.trained) if checkpoints else {}
@@ -222,41 +223,6 @@ class AblationTrainer(Trainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Count nothing: the Trainer's estimate walks all modules at every micro-batch and is not used."""
         return 0
-
-
-class _Moments(TrainerCallback):
-    """The moments of training at which epochs are counted, the stopwatch runs and the model is read."""
-
-    def __init__(self, trainer: AblationTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        trainer = self.trainer
-        trainer.live.epoch = trainer.epochs_before - 1
-        if not trainer.resumed_at:
-            trainer.read("start")
-        elif trainer.at_epoch_end:
-            trainer.read("epoch")  # the checkpoint was saved before the reading
-        trainer.meter.start()
-
-    def on_optimizer_step(self, *_: Any, **__: Any) -> None:
-        for technique in self.trainer.techniques:
-            technique.after_step(self.trainer.model, self.trainer.live)  # type: ignore[arg-type]
-
-    def on_step_end(self, args: Any, state: TrainerState, control: Any, **__: Any) -> None:
-        checkpoints = self.trainer.checkpoints
-        if checkpoints and checkpoints.due(state.global_step, state.max_steps):
-            control.should_save = True
-
-    def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        self.trainer.live.epoch += 1
-
-    def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        self.trainer.read("epoch")
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        self.trainer.meter.stop()
-        self.trainer.read("end")
 
 
 def _divergence(step: int, **quantities: float | None) -> Diverged | None:
