@@ -220,6 +220,16 @@ def test_a43_adam_sees_the_accumulated_gradient_alone() -> None:
 
 def test_a75_eight_times_four_is_the_effective_batch() -> None:
     assert 8 * 4 == 32
+    run = tiny.run(
+        tiny.llama(),
+        Full(),
+        Accumulation(steps=8),
+        effective_batch_size=32,
+        examples=tiny.rows(64),
+        max_steps=2,
+    )
+    assert run.trained.resolved["micro_batch"] == 4
+    assert run.trained.counts.examples == 2 * 32
 
 
 def test_a82_the_cause_that_the_article_leaves_out_is_the_largest() -> None:

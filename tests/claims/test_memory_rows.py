@@ -23,7 +23,8 @@ from paribus.techniques import (
     Technique,
 )
 from paribus.techniques.tuning import quantised
-from paribus.techniques.tuning.quantised import Format, Storage
+from paribus.techniques.tuning.quantised import Format
+from storing import error, gaussian, layer_of, storage
 
 IDS = torch.arange(3, 27).reshape(2, 12)
 
@@ -91,31 +92,6 @@ def test_b16_b56_a_second_forward_is_a_third_more_work_under_full_tuning_and_hal
     assert work[1] / work[0] - 1 == pytest.approx(more, abs=0.01)
 
 
-def storage(
-    quantisation: Format,
-    block_size: int = 64,
-    *,
-    double: bool = False,
-    dtype: torch.dtype = torch.float32,
-) -> Storage:
-    return Storage(quantisation, block_size, double, dtype)
-
-
-def layer_of(weight: torch.Tensor, how: Storage, bias: bool = False) -> Any:
-    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias)
-    with torch.no_grad():
-        linear.weight.copy_(weight)
-    return quantised.stored(linear, how)
-
-
-def error(weight: torch.Tensor, how: Storage) -> float:
-    return float((layer_of(weight, how).decoded() - weight).norm() / weight.norm())
-
-
-def gaussian(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
-
-
 def uniform(*shape: int) -> torch.Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
@@ -128,7 +104,7 @@ def levels(quantisation: Format) -> list[float]:
 
 
 def test_b33_nf4_has_its_levels_at_quantiles_of_the_normal_distribution() -> None:
-    """Eight levels from 0 up and eight from 0 down, 0 shared, at equal steps of probability, over the largest."""
+    """Eight levels up and eight down from a shared 0, at equal steps of probability; over the largest."""
     offset, quantile = 0.9677083, NormalDist().inv_cdf
     above = [quantile(0.5 + (offset - 0.5) * step / 8) for step in range(9)]
     below = [-quantile(0.5 + (offset - 0.5) * step / 7) for step in range(8)]

@@ -20,16 +20,23 @@ from paribus.techniques.tuning import weights
 from paribus.train.trainer import AblationTrainer
 
 
+@contextmanager
+def hooked(model: Any, change: Callable[..., Any]) -> Iterator[None]:
+    """Have what the embeddings give changed, and take that off again."""
+    hook = model.get_input_embeddings().register_forward_hook(change)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 class Leaking(Noise):
     """A hook stays in place at alpha 0 and adds as good as nothing."""
 
     @contextmanager
     def applied(self, model: Any, live: Live) -> Iterator[Any]:
-        hook = model.get_input_embeddings().register_forward_hook(lambda _, __, out: out * (1 + 2e-7))
-        try:
+        with hooked(model, lambda _, __, out: out * (1 + 2e-7)):
             yield model
-        finally:
-            hook.remove()
 
 
 class Shaped(Noise):
@@ -143,12 +150,9 @@ class Restless(Noise):
         def add(_: Any, __: Any, out: torch.Tensor) -> torch.Tensor:
             return out + self.draw(live, out)
 
-        hook = model.get_input_embeddings().register_forward_hook(add)
-        try:
-            live.observed["noise"] = None
+        live.observed["noise"] = None
+        with hooked(model, add):
             yield model
-        finally:
-            hook.remove()
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         return {}
@@ -168,11 +172,8 @@ class Borrowing(Dropout):
                 kept[row, :length] = (torch.rand(length, out.shape[-1], generator=generator) > self.p).to(out)
             return out * kept
 
-        hook = model.get_input_embeddings().register_forward_hook(drop)
-        try:
+        with hooked(model, drop):
             yield model
-        finally:
-            hook.remove()
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         return {}
@@ -193,13 +194,8 @@ class Batched(Dropout):
 
     @contextmanager
     def applied(self, model: Any, live: Live) -> Iterator[Any]:
-        hook = model.get_input_embeddings().register_forward_hook(
-            lambda module, _, out: dropout(out, self.p, module.training)
-        )
-        try:
+        with hooked(model, lambda module, _, out: dropout(out, self.p, module.training)):
             yield model
-        finally:
-            hook.remove()
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         return {}

@@ -9,34 +9,10 @@ import torch
 
 import tiny
 from paribus.techniques.tuning import quantised
-from paribus.techniques.tuning.quantised import Format, Storage
+from paribus.techniques.tuning.quantised import Format
+from storing import error, gaussian, layer_of, storage
 
 FORMATS: tuple[Format, ...] = ("nf4", "fp4", "int8", "int4")
-
-
-def storage(
-    quantisation: Format,
-    block_size: int = 64,
-    *,
-    double: bool = False,
-    dtype: torch.dtype = torch.float32,
-) -> Storage:
-    return Storage(quantisation, block_size, double, dtype)
-
-
-def layer_of(weight: torch.Tensor, how: Storage, bias: bool = False) -> Any:
-    linear = torch.nn.Linear(weight.shape[1], weight.shape[0], bias)
-    with torch.no_grad():
-        linear.weight.copy_(weight)
-    return quantised.stored(linear, how)
-
-
-def error(weight: torch.Tensor, how: Storage) -> float:
-    return float((layer_of(weight, how).decoded() - weight).norm() / weight.norm())
-
-
-def gaussian(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
 def test_errors_on_gaussian_weights() -> None:
@@ -51,7 +27,7 @@ def test_errors_on_gaussian_weights() -> None:
 @pytest.mark.parametrize("shape", [(64, 32), (64, 96), (128, 48), (30, 20), (7, 9)])
 @pytest.mark.parametrize("quantisation", FORMATS)
 def test_rows_of_any_length_decode_rightly(quantisation: Format, shape: tuple[int, int]) -> None:
-    """bitsandbytes 0.50 on a CPU takes other blocks' constants where 64 does not divide the length of a row."""
+    """bitsandbytes 0.50 on a CPU takes other blocks' constants where 64 does not divide a row's length."""
     assert error(gaussian(*shape), storage(quantisation)) < 0.14
     assert error(gaussian(*shape), storage(quantisation, double=quantisation != "int8")) < 0.14
 

@@ -10,7 +10,6 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,6 +17,7 @@ import torch
 from safetensors import SafetensorError
 
 from paribus.record.files import TEMPORARY, fault_point, fsync_folder
+from paribus.record.provenance import installed
 
 MANIFEST: Final = "checkpoint.json"
 KEPT: Final = 2
@@ -139,13 +139,7 @@ class Checkpoints:
 
 def versions() -> dict[str, str]:
     """Return the version of each library that shapes what a checkpoint holds."""
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "absent"
-    return found
+    return {name: installed(name) or "absent" for name in LIBRARIES}
 
 
 def device_name(device: torch.device) -> str:

@@ -20,12 +20,9 @@ WEIGHTS: Final = "weights.safetensors"
 
 def buffer_digests(model: torch.nn.Module) -> dict[str, str]:
     """Hash every buffer, so that those which training changes are known."""
-    return {name: _digest(buffer) for name, buffer in model.named_buffers()}
-
-
-def _digest(buffer: torch.Tensor) -> str:
-    content = buffer.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return hashlib.sha256(content.tobytes()).hexdigest()
+    return {
+        name: hashlib.sha256(weights.content(buffer)).hexdigest() for name, buffer in model.named_buffers()
+    }
 
 
 def taken(trainer: AblationTrainer) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from paribus.techniques.tuning.peft_tuner import (
     PeftTuner,
     adapted,
     has_conv1d,
-    sorted_names,
     targets,
 )
 
@@ -70,11 +69,6 @@ class AdaLora(PeftTuner):
             if value >= 1 and not value.is_integer():
                 raise ValueError(f"{name} {value:g} is neither a share below 1 nor a whole number of steps")
         return self
-
-    def canonical(self) -> dict[str, Any]:
-        """The order in which modules are named says nothing."""
-        whole = super().canonical()
-        return whole | {"target_modules": sorted_names(whole["target_modules"])}
 
     def schedule(self, steps: int) -> tuple[int, int]:
         """Return the steps before ranks fall and those after they are settled, of a run of that many steps.

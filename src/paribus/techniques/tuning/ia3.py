@@ -13,7 +13,6 @@ from paribus.techniques.tuning.peft_tuner import (
     PeftTuner,
     adapted,
     has_conv1d,
-    sorted_names,
     targets,
 )
 
@@ -63,10 +62,6 @@ class Ia3(PeftTuner):
         if loose:
             raise ValueError(f"feedforward_modules {', '.join(loose)} must be named in target_modules too")
         return self
-
-    def canonical(self) -> dict[str, Any]:
-        """The order in which modules are named says nothing."""
-        return {name: sorted_names(v) if name != "kind" else v for name, v in super().canonical().items()}
 
     def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
         if not isinstance(self.target_modules, str) or setting.model.model_type in PLACES:

@@ -17,7 +17,6 @@ from paribus.techniques.tuning.peft_tuner import (
     adapted,
     drop_by_example,
     has_conv1d,
-    sorted_names,
     targets,
 )
 
@@ -63,11 +62,11 @@ class Lora(PeftTuner):
     loraplus_lr_ratio: float = added_later(1.0, as_if_absent=1.0, gt=0)
 
     def canonical(self) -> dict[str, Any]:
-        """The order in which modules are named says nothing, nor does a root of rank 1."""
+        """The root of rank 1 says nothing."""
         whole = super().canonical()
         if self.r == 1:
             whole.pop("use_rslora", None)
-        return whole | {"target_modules": sorted_names(whole["target_modules"])}
+        return whole
 
     def config(self, model: PreTrainedModel, live: Live) -> PeftConfig:
         """Wrap with B at zero, where DoRA's norms are those of the base; `draw` then sets A and B."""
@@ -108,7 +107,17 @@ class Lora(PeftTuner):
         norms = {path: m.weight.detach().clone() for path, m in _magnitudes(wrapped)}
         if self.init_lora_weights == "default":
             return {"norms": norms}
-        return {"norms": norms, "size": _relative_size(wrapped)}
+        return {"norms": norms, "size": self._update_over_weight(wrapped)}
+
+    def _update_over_weight(self, wrapped: PeftModel) -> float:
+        """Return the norm of all updates over that of the weights they are added to."""
+        update = math.fsum(_squares(layer.get_delta_weight(ADAPTER)) for _, layer in _layers(wrapped))
+        weight = math.fsum(_squares(self._weight(layer)) for _, layer in _layers(wrapped))
+        return math.sqrt(update / weight)
+
+    def _weight(self, layer: Any) -> torch.Tensor:
+        """Return the weights that a layer had before it was wrapped."""
+        return pissa.whole(layer)
 
     def learning_rate_factors(self, model: torch.nn.Module) -> dict[str, float]:
         """Return B's matrices with their ratio to A's learning rate."""
@@ -158,13 +167,6 @@ def _magnitudes(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     for path, layer in _layers(model):
         if ADAPTER in layer.lora_magnitude_vector:
             yield path, layer.lora_magnitude_vector[ADAPTER]
-
-
-def _relative_size(model: torch.nn.Module) -> float:
-    """Return the norm of all updates over that of the weights they are added to."""
-    update = math.fsum(_squares(layer.get_delta_weight(ADAPTER)) for _, layer in _layers(model))
-    weight = math.fsum(_squares(pissa.whole(layer)) for _, layer in _layers(model))
-    return math.sqrt(update / weight)
 
 
 def _squares(tensor: torch.Tensor) -> float:

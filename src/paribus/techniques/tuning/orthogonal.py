@@ -15,7 +15,6 @@ from paribus.techniques.tuning.peft_tuner import (
     ADAPTER,
     PeftTuner,
     adapted,
-    sorted_names,
     targets,
     transposed,
 )
@@ -35,11 +34,6 @@ class _Rotation(PeftTuner):
     def unit(self) -> int:
         """The number that the inputs of every rotated layer must be a multiple of."""
         raise NotImplementedError
-
-    def canonical(self) -> dict[str, Any]:
-        """The order in which modules are named says nothing."""
-        whole = super().canonical()
-        return whole | {"target_modules": sorted_names(whole["target_modules"])}
 
     def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
         kind = self.kind  # type: ignore[attr-defined]

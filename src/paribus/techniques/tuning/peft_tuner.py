@@ -24,12 +24,21 @@ ADAPTER: Final = "default"
 CONV1D_TYPES: Final = ("gpt2", "openai-gpt")
 """The `model_type` of causal language models whose linear layers are Conv1D."""
 
+_NAMED: Final = ("target_modules", "feedforward_modules")
+"""Settings that hold names of modules."""
+
 
 class PeftTuner(Tuner):
     """A method of peft: its config, and how its initial values are drawn."""
 
     merges: ClassVar[bool] = True
     """Whether the update can go into the base's own weights."""
+
+    def canonical(self) -> dict[str, Any]:
+        """The order in which modules are named says nothing."""
+        whole = super().canonical()
+        lists = {name: whole[name] for name in _NAMED if isinstance(whole.get(name), list)}
+        return whole | {name: sorted(set(modules)) for name, modules in lists.items()}
 
     def config(self, model: PreTrainedModel, live: Live) -> PeftConfig:
         """Return the settings of peft that this technique stands for; nothing is left to peft's defaults."""
@@ -159,11 +168,6 @@ def targets(model: PreTrainedModel, chosen: str | tuple[str, ...]) -> str | list
             reason = f"no module of {type(model).__name__} is called {target!r}"
             raise NoEffect("target_modules", reason, nearest(target, known))
     return list(chosen)
-
-
-def sorted_names(chosen: Any) -> Any:
-    """Write a list of module names in the one form that identities are made of: their order says nothing."""
-    return chosen if isinstance(chosen, str) else sorted(set(chosen))
 
 
 def transposed(setting: Setting, method: str) -> Obstacle | None:

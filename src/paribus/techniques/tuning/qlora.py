@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -129,10 +128,9 @@ class QLora(Lora):
             layer.lora_B.to(model.get_input_embeddings().weight.dtype)
         return wrapped
 
-    def _start(self, wrapped: PeftModel) -> dict[str, Any]:
-        """Set the first update against decoded weights, not against codes."""
-        found = super()._start(wrapped)
-        return found | ({"size": _relative_size(wrapped)} if "size" in found else {})
+    def _weight(self, layer: Any) -> torch.Tensor:
+        """Return what the codes stand for."""
+        return layer.get_base_layer().decoded()
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return what is really stored for the base, how far it is from its weights, and what LoRA did."""
@@ -162,13 +160,3 @@ def _updated(module: Any, weight: torch.Tensor) -> torch.Tensor:
     if not hasattr(module, "get_delta_weight"):
         return weight
     return weight + module.get_delta_weight(ADAPTER).detach().to(weight.dtype)
-
-
-def _relative_size(model: torch.nn.Module) -> float:
-    """Return the norm of all updates over that of the weights they are added to."""
-    layers = [layer for _, layer in adapted(model)]
-    update = math.fsum(
-        float(layer.get_delta_weight(ADAPTER).detach().double().square().sum()) for layer in layers
-    )
-    weight = math.fsum(float(layer.get_base_layer().decoded().double().square().sum()) for layer in layers)
-    return math.sqrt(update / weight)

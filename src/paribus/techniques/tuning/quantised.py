@@ -329,7 +329,7 @@ def _digest(model: torch.nn.Module) -> str:
     found = hashlib.sha256()
     for layer in layers(model).values():
         for tensor in parts(layer)["constants"]:
-            found.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+            found.update(weights.content(tensor))
     return found.hexdigest()
 
 

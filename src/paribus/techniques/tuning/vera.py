@@ -14,7 +14,6 @@ from paribus.techniques.tuning.peft_tuner import (
     adapted,
     drop_by_example,
     has_conv1d,
-    sorted_names,
     targets,
 )
 
@@ -45,11 +44,6 @@ class Vera(PeftTuner):
     d_initial: float = Field(0.1, gt=0)
     vera_dropout: float = Field(0.0, ge=0, lt=1)
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
-
-    def canonical(self) -> dict[str, Any]:
-        """The order in which modules are named says nothing."""
-        whole = super().canonical()
-        return whole | {"target_modules": sorted_names(whole["target_modules"])}
 
     def config(self, model: PreTrainedModel, live: Live) -> PeftConfig:
         """The random matrices are saved with the adapter: another machine need not draw them again."""

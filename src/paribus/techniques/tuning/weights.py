@@ -25,11 +25,15 @@ def digests(model: torch.nn.Module) -> dict[str, str]:
 
 
 def _digest(name: str, parameter: torch.nn.Parameter) -> str:
+    head = f"{name}|{parameter.dtype}|{tuple(parameter.shape)}|".encode()
+    return hashlib.sha256(head + content(parameter)).hexdigest()
+
+
+def content(tensor: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor's numbers."""
     import torch
 
-    content = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    head = f"{name}|{parameter.dtype}|{tuple(parameter.shape)}|".encode()
-    return hashlib.sha256(head + content.tobytes()).hexdigest()
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def combined(parts: Digests, names: Iterable[str]) -> str:
