@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paribus import about, screen
+from paribus import about, claims, screen
 from paribus.about import Json
 from paribus.errors import ParibusError
 from paribus.screen import err, out, print_json
@@ -198,6 +198,7 @@ def init(
         out.print(line, soft_wrap=True)
 
 
+app.add_typer(claims.app)
 app.add_typer(about.app)
 
 

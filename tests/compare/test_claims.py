@@ -10,12 +10,11 @@ import pytest
 from made_results import curve, effect_of, plan_of, record
 
 from paribus.compare.answer import short_answer
-from paribus.compare.claim import Claims, DifferenceCheck, Judged, judge, read_claims
+from paribus.compare.claim import Claims, Judged, band, judge, read_claims
 from paribus.compare.findings import Findings
 from paribus.errors import ParibusError
 from paribus.plan.design import Plan
 from paribus.record.store import Store
-from paribus.statistics import Interval
 
 ROOT = Path(__file__).parents[2]
 
@@ -145,11 +144,13 @@ def test_the_shapes_of_overfitting(quickstart: tuple[Plan, Store]) -> None:
 
 def test_a_number_without_a_tolerance_has_half_a_unit_of_its_last_digit() -> None:
     for number, half in ((0.5, 0.05), (-0.115, 0.0005), (75.4, 0.05), (5, 0.5), (1e-4, 0.5e-4), (100, 0.5)):
-        check = DifferenceCheck(axis="tuning", level="lora", expected=number)
-        band = check.band(number)
-        assert (band.high - band.low) / 2 == pytest.approx(half)
-    exact = DifferenceCheck(axis="tuning", level="lora", expected=0.5, tolerance=0)
-    assert exact.band(0.5) == Interval(0.5, 0.5)
+        found = band(number, None)
+        assert (found.high - found.low) / 2 == pytest.approx(half)
+        assert found.contains(number + half)
+        assert not found.contains(number + 1.001 * half)
+    exact = band(0.5, 0)
+    assert exact.contains(0.5)
+    assert not exact.contains(0.5 + 1e-9)
 
 
 def test_a_margin_counts_for_its_own_metric_alone(quickstart: tuple[Plan, Store]) -> None:

@@ -7,6 +7,7 @@ beside it as small-scale evidence.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -30,15 +31,20 @@ if TYPE_CHECKING:
 
 Word = Literal["supported", "contradicted", "inconclusive", "not run"]
 ANY = "any"
+_SIDES = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 
 
 class Number(Settings):
-    """A number as a document prints it, and what of ours stands beside it: an axis level or an epoch."""
+    """A number as a document prints it, and what of ours stands beside it: an axis level or an epoch.
+
+    The tolerance is half a unit of its last digit unless another is given.
+    """
 
     quantity: str
     value: float
     unit: str = ""
-    relation: Literal["=", "<", ">"] = "="
+    relation: Literal["=", "<", ">", "<=", ">="] = "="
+    tolerance: float | None = Field(default=None, ge=0)
     axis: str | None = None
     level: str | int | float | None = None
     epoch: float | None = None
@@ -47,6 +53,27 @@ class Number(Settings):
         sign = "" if self.relation == "=" else self.relation
         space = "" if self.unit in ("%", "x") else " "
         return f"{sign}{self.value:g}{space}{self.unit}".strip()
+
+    def holds(self, found: float) -> bool:
+        """Say whether a computed value is what is printed, to its last digit, or on that side of it."""
+        if self.relation == "=":
+            return band(self.value, self.tolerance).contains(found)
+        return _SIDES[self.relation](found, self.value)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return quantity, value and unit, and the relation where it is not equality."""
+        return self.model_dump(include={"quantity", "value", "unit"}) | (
+            {} if self.relation == "=" else {"relation": self.relation}
+        )
+
+
+def band(number: float, tolerance: float | None) -> Interval:
+    """Return what counts as a claimed number: half a unit of its last digit either way, or a tolerance."""
+    exponent = Decimal(repr(number)).normalize().as_tuple().exponent
+    last = 10.0 ** min(0, exponent) if isinstance(exponent, int) else 0.0
+    width = last / 2 if tolerance is None else tolerance
+    width += 1e-12 * max(abs(number), width)  # a value on the edge counts, however its binary digits fall
+    return Interval(number - width, number + width)
 
 
 class ShapeCheck(Settings):
@@ -78,13 +105,6 @@ class DifferenceCheck(Settings):
                 f"tolerance belongs to a number; {self.expected} is judged by the study's margin"
             )
         return self
-
-    def band(self, number: float) -> Interval:
-        """Return what counts as the claimed number."""
-        exponent = Decimal(repr(number)).normalize().as_tuple().exponent
-        last = 10.0 ** min(0, exponent) if isinstance(exponent, int) else 0.0
-        tolerance = last / 2 if self.tolerance is None else self.tolerance
-        return Interval(number - tolerance, number + tolerance)
 
 
 class Scope(Settings):
@@ -246,7 +266,7 @@ def _expected(
         return _equal(contrast, found, findings)
     if isinstance(check.expected, str):
         return _direction(check.expected, contrast, found)
-    return _number(found, check.band(check.expected))
+    return _number(found, band(check.expected, check.tolerance))
 
 
 def _check_shape(check: ShapeCheck, findings: Findings) -> Verdict:
