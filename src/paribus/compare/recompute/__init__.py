@@ -12,12 +12,12 @@ import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.resources import files
+from pkgutil import iter_modules
 from typing import Any
 
 from paribus.errors import ParibusError
 from paribus.techniques.base import Settings
 
-MODULES = ("batches",)
 FILE = "computed.json"
 RELATIVE = 1e-6
 """How far apart two computed values may be, machines rounding differently."""
@@ -69,7 +69,7 @@ def computed(numbers: Mapping[str, tuple[float, str] | float], *statements: Stat
 
 def rows() -> dict[str, Callable[[], Computed]]:
     """Return the function of every claim that is computed, by its id."""
-    modules = [import_module(f"{__name__}.{name}") for name in MODULES]
+    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
     return {claim: function for module in modules for claim, function in module.ROWS.items()}
 
 
