@@ -2,7 +2,8 @@
 
 A case that is named here must break its law by a size within the bounds; one that keeps the law, or breaks it
 by more, is a failure. Where last digits decide whether a case meets its exception (`chance`), one that keeps
-the law passes, and the matrix fails unless it meets the exception somewhere. Every other break is a failure.
+the law passes, and the matrix fails unless it meets the exception somewhere. A pattern of two levels names
+what neither does alone. Every other break is a failure.
 """
 
 from __future__ import annotations
@@ -48,11 +49,25 @@ FAR = (
     "fp32 loses digits of the gradient; in fp64 the same splits agree within 1e-13."
 )
 
+GROWS = (
+    "In that saturated attention fp64's own last digits grow: a change of 1e-15 in one initial weight is "
+    "3e-7 after 160 steps on this architecture (2e-16 under ordinary LoRA)."
+)
+SHARED = (
+    "One encoder makes the virtual tokens of all examples: their gradients are summed before its backward "
+    "product rounds them, and a rounded sum is not the sum of rounded parts. Prompt and prefix keep the law."
+)
+
 EXCEPTIONS: tuple[Named, ...] = (
     Named("fp8 emulated", "split", 1e-5, 0.5, SCALE),
     Named("fp8 emulated", "gradient", 1e-3, 1.0, SCALE),
     Named("fp8 emulated", "padding", 1e-7, 0.05, SCALE),
     Named("fp16 emulated", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    Named("*bf16 emulated + *", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    Named("p_tuning + bf16 emulated*", "split", 1e-6, 1e-3, SHARED),
+    Named("p_tuning + fp16 emulated*", "split", 1e-6, 1e-3, SHARED),
+    Named("p_tuning + bf16 emulated*", "gradient", 1e-5, 0.05, SHARED),
+    Named("p_tuning + fp16 emulated*", "gradient", 1e-5, 0.05, SHARED),
     Named("noise padded length 5", "split", 1e-5, 0.5, PADDED),
     Named("noise padded length 5", "gradient", 1e-3, 1.0, PADDED),
     Named("noise padded length 5", "padding", 1e-7, 0.5, PADDED),
@@ -61,6 +76,7 @@ EXCEPTIONS: tuple[Named, ...] = (
     Named("accumulation 4 bfloat16", "split", 1e-7, 0.1, SUMS),
     Named("accumulation 4 bfloat16", "gradient", 1e-4, 0.05, SUMS),
     Named("lora r=4 both_random", "gradient", 1e-6, 1e-2, FAR, chance=True),
+    Named("lora r=4 both_random", "split", 1e-8, 1e-5, GROWS, ("gemma",)),
 )
 
 

@@ -46,7 +46,7 @@ def judge(case: Case, law: str, model: str, thorough: bool = False) -> Verdict:
 
 def _against(case: Case, law: str, model: str, size: float) -> Verdict:
     limit = LAWS[law].limit
-    named = [one for name in case.parts if (one := exception(name, law, model))]
+    named = [one for name in dict.fromkeys((case.name, *case.parts)) if (one := exception(name, law, model))]
     if not named:
         return Verdict("passed", size) if size <= limit else Verdict("failed", size, f"over {limit:g}")
     least, most = named[0].least, max(one.most for one in named)
