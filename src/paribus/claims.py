@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +12,6 @@ from paribus.errors import ParibusError
 from paribus.screen import err, out, print_json
 
 if TYPE_CHECKING:
-    from paribus.compare.claim import Judged
     from paribus.compare.ledger import Ruling
 
 app = typer.Typer()
@@ -42,6 +40,7 @@ def claims(
     """List what two documents claim, with the verdict on each and the file it rests on."""
     from paribus import claims_view
     from paribus.compare import ledger
+    from paribus.compare.rulings import ruled
 
     if check or record:
         raise typer.Exit(_computed_again(write=record))
@@ -63,46 +62,6 @@ def _wanted(ruling: Ruling, name: str | None, document: str, table: str, verdict
     row = ruling.row
     asked = ((name, row.id), (document, row.document), (table, row.table or ""), (verdict, ruling.verdict))
     return all(not wanted or wanted.lower() == found.lower() for wanted, found in asked)
-
-
-def ruled(experiments: Path, results: Path) -> list[Ruling]:
-    """Give every row of the ledger its verdict from what stands here."""
-    from paribus.compare import ledger, recompute
-
-    rows = ledger.ledger().claims
-    known, judged = recompute.recorded(), _judged(experiments, results)
-    return [ledger.rule(row, known, f"paribus/compare/{recompute.FILE}", judged) for row in rows]
-
-
-def _judged(experiments: Path, results: Path) -> dict[str, tuple[str, Judged]]:
-    """Judge each row by the first of its studies that stands here and can decide."""
-    from paribus.compare import ledger
-
-    found: dict[str, tuple[str, Judged]] = {}
-    by_study: dict[str, Mapping[str, Judged]] = {}
-    for row in ledger.ledger().claims:
-        for study in row.studies:
-            if study not in by_study:
-                by_study[study] = _of_study(experiments / study, results / study)
-            one = by_study[study].get(row.id)
-            if one and (row.id not in found or found[row.id][1].verdict == "not run" != one.verdict):
-                found[row.id] = (str(results / study), one)
-    return found
-
-
-def _of_study(folder: Path, results: Path) -> dict[str, Judged]:
-    from paribus.compare.claim import judge, read_claims
-    from paribus.compare.findings import Findings
-    from paribus.plan.design import expand
-    from paribus.plan.lock import pinned
-    from paribus.plan.study import Study
-    from paribus.record.store import Store
-
-    if not (folder / "study.yaml").exists() or not results.is_dir():
-        return {}
-    store = Store(results)
-    findings = Findings(expand(pinned(Study.read(folder), store.root)), store)
-    return {one.claim.id: one for one in judge(read_claims(folder), findings)}
 
 
 def _computed_again(*, write: bool) -> int:

@@ -47,6 +47,12 @@ def _seeds(findings: Findings) -> str:
 
 def short_answer(findings: Findings) -> str:
     """Say what was found, in sentences."""
+    flags = _rate_flag(findings) + _emulated_flag(findings) + _package_flag(findings)
+    return section("answer", "The short answer", points(findings), flags)
+
+
+def points(findings: Findings) -> str:
+    """List what was found, a point each kind of finding."""
     items = []
     for point in answer.short_answer(findings):
         tone = "note-tone" if point.tone == "note" else point.tone
@@ -55,8 +61,7 @@ def short_answer(findings: Findings) -> str:
         lines = "".join(f"<li>{text(item)}</li>" for item in point.items)
         body = (f"<p>{text(point.text)}</p>" if point.text else "") + (f"<ul>{lines}</ul>" if lines else "")
         items.append(f"<li>{head}<div>{body}</div></li>")
-    flags = _rate_flag(findings) + _emulated_flag(findings) + _package_flag(findings)
-    return section("answer", "The short answer", f'<ul class="answer">{"".join(items)}</ul>', flags)
+    return f'<ul class="answer">{"".join(items)}</ul>'
 
 
 def design(findings: Findings) -> str:

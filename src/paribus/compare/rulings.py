@@ -1,0 +1,62 @@
+"""The verdict on every claim of the ledger, from what was computed and from the studies that stand here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paribus.compare import ledger, recompute
+from paribus.compare.claim import judge, read_claims
+from paribus.compare.findings import Findings
+from paribus.plan.design import expand
+from paribus.plan.lock import pinned
+from paribus.plan.study import Study
+from paribus.record.store import Store
+
+if TYPE_CHECKING:
+    from paribus.compare.claim import Judged
+
+EXPERIMENTS, RESULTS = Path("experiments"), Path("results/reference")
+
+
+def ruled(experiments: Path = EXPERIMENTS, results: Path = RESULTS) -> list[ledger.Ruling]:
+    """Give every row of the ledger its verdict from what stands in two folders."""
+    known, judged = recompute.recorded(), _judged(experiments, results)
+    evidence = f"paribus/compare/{recompute.FILE}"
+    return [ledger.rule(row, known, evidence, judged) for row in ledger.ledger().claims]
+
+
+def _judged(experiments: Path, results: Path) -> dict[str, tuple[str, Judged]]:
+    """Judge each row by the first of its studies that stands here and can decide."""
+    found: dict[str, tuple[str, Judged]] = {}
+    by_study: dict[str, Mapping[str, Judged]] = {}
+    for row in ledger.ledger().claims:
+        for study in row.studies:
+            if study not in by_study:
+                by_study[study] = _of_study(experiments / study, results / study)
+            one = by_study[study].get(row.id)
+            if one and (row.id not in found or found[row.id][1].verdict == "not run" != one.verdict):
+                found[row.id] = (str(results / study), one)
+    return found
+
+
+def _of_study(folder: Path, results: Path) -> dict[str, Judged]:
+    """Judge the claims beside a study; none where it or its results are not here."""
+    findings = findings_of(folder, results)
+    return {one.claim.id: one for one in judge(read_claims(folder), findings)} if findings else {}
+
+
+def findings_of(folder: Path, results: Path, rules: Mapping[str, Any] | None = None) -> Findings | None:
+    """Read what a study found, or nothing where it or its results are not here.
+
+    `rules` are put in place of what the study declares under `compare`.
+    """
+    if not (folder / "study.yaml").exists() or not results.is_dir():
+        return None
+    store = Store(results)
+    study = pinned(Study.read(folder), store.root)
+    if rules:
+        compare = type(study.compare).model_validate(study.compare.model_dump() | dict(rules))
+        study = study.model_copy(update={"compare": compare})
+    return Findings(expand(study), store)
