@@ -41,12 +41,15 @@ def notebooks(
 ) -> None:
     """Run the notebooks that set our tables beside the documents' and write them as pages."""
     given: dict[str, Any] = {"study": study, "margin": margin, "family": family}
+    given |= {
+        "experiments": None if experiments == EXPERIMENTS else str(experiments),
+        "results": None if results == RESULTS else str(results),
+    }
     changed = {name: value for name, value in given.items() if value is not None}
-    folders = {"experiments": str(experiments.resolve()), "results": str(results.resolve())}
     failed = 0
     for script in _chosen(analysis, names or []):
         with err.status(script.stem):
-            error = run(script, folders | changed, to / f"{script.stem}.html")
+            error = run(script, changed, to / f"{script.stem}.html")
         failed += error is not None
         if error:
             err.print(f"[red]{script.stem}[/]: {error}", highlight=False, soft_wrap=True)
@@ -91,11 +94,11 @@ def run(script: Path, parameters: Mapping[str, Any], page: Path) -> str | None:
             )
         except PapermillExecutionError as error:
             failure = f"cell {error.exec_count}: {error.ename}: {error.evalue}"
-        _write(nbformat.read(done, as_version=4), script.stem, page)
+        _write(nbformat.read(done, as_version=4), page)
     return failure
 
 
-def _write(notebook: NotebookNode, name: str, page: Path) -> None:
+def _write(notebook: NotebookNode, page: Path) -> None:
     """Write a notebook that has run as one page in the look of the reports."""
     from nbconvert import HTMLExporter
 
@@ -104,5 +107,6 @@ def _write(notebook: NotebookNode, name: str, page: Path) -> None:
 
     exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
     body, _ = exporter.from_notebook_node(notebook)
+    heading = str(notebook.cells[0].source).partition("\n")[0].lstrip("# ")
     page.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(page, whole(name, f'<main class="notebook">{body}</main>', {}).encode())
+    write_whole(page, whole(heading, f'<main class="notebook">{body}</main>', {}).encode())

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from paribus.compare import ledger, recompute
 from paribus.compare.claim import judge, read_claims
 from paribus.compare.findings import Findings
+from paribus.errors import ParibusError
 from paribus.plan.design import expand
 from paribus.plan.lock import pinned
-from paribus.plan.study import Study
+from paribus.plan.study import Compare, Study
 from paribus.record.store import Store
 
 if TYPE_CHECKING:
@@ -57,6 +60,16 @@ def findings_of(folder: Path, results: Path, rules: Mapping[str, Any] | None = N
     store = Store(results)
     study = pinned(Study.read(folder), store.root)
     if rules:
-        compare = type(study.compare).model_validate(study.compare.model_dump() | dict(rules))
+        compare = study.compare.model_copy(update=_valid(rules, study.compare.metric))
         study = study.model_copy(update={"compare": compare})
     return Findings(expand(study), store)
+
+
+def _valid(rules: Mapping[str, Any], metric: str) -> Mapping[str, Any]:
+    try:
+        Compare.model_validate({"metric": metric, **rules})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        name, value = ".".join(map(str, fault["loc"])), fault["input"]
+        raise ParibusError(f"{name} cannot be {value!r}", way_out=f"{fault['msg']}.") from error
+    return rules
