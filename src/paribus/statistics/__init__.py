@@ -1,22 +1,72 @@
-"""Pure functions of numbers: intervals, tests and equivalence, for the few repeats that training allows.
+"""Pure functions of numbers: intervals, tests, power and groups, for the few repeats that training allows.
 
 At three to ten seeds resampling cannot work (a sign-flip test of three pairs never goes below p = 0.25),
 so what is said of them is a t statistic or exact. What cannot be computed is absent: one value has a mean
 and no interval, and never a NaN. scipy is loaded when the first number is asked for.
 """
 
+from paribus.statistics.effects import Effect, interactions, main_effects
 from paribus.statistics.equivalence import tost
-from paribus.statistics.intervals import Estimate, Interval, mean_interval, paired_difference
+from paribus.statistics.intervals import (
+    BCA_FROM,
+    Estimate,
+    Interval,
+    bca_interval,
+    mean_interval,
+    paired_difference,
+)
+from paribus.statistics.items import (
+    Components,
+    Estimand,
+    clustered_difference,
+    components,
+    crossed_difference,
+    mcnemar,
+)
 from paribus.statistics.multiple import holm
-from paribus.statistics.shares import exact_interval, exact_shares
+from paribus.statistics.power import (
+    POWER,
+    equivalence_power,
+    pairs_needed,
+    pairs_needed_tost,
+    power_paired,
+    power_tost,
+    smallest_difference,
+)
+from paribus.statistics.shares import exact_interval, exact_shares, share_difference
+from paribus.statistics.ties import Ties, binomial_error, binomial_ties, compact_letters, tie_groups
 
 __all__ = [
+    "BCA_FROM",
+    "POWER",
+    "Components",
+    "Effect",
+    "Estimand",
     "Estimate",
     "Interval",
+    "Ties",
+    "bca_interval",
+    "binomial_error",
+    "binomial_ties",
+    "clustered_difference",
+    "compact_letters",
+    "components",
+    "crossed_difference",
+    "equivalence_power",
     "exact_interval",
     "exact_shares",
     "holm",
+    "interactions",
+    "main_effects",
+    "mcnemar",
     "mean_interval",
     "paired_difference",
+    "pairs_needed",
+    "pairs_needed_tost",
+    "power_paired",
+    "power_tost",
+    "share_difference",
+    "smallest_difference",
+    "tie_groups",
     "tost",
 ]
