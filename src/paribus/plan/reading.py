@@ -13,6 +13,7 @@ from paribus.errors import Place, StudyError, nearest
 from paribus.plan import levels
 from paribus.plan.checks import contradictions
 from paribus.plan.complaints import Problem, Problems, as_error, coerced, said, translate
+from paribus.plan.repeat import expanded
 from paribus.plan.study import FILE, Axis, Exclusion, Inclusion, Source, Study
 from paribus.plan.yaml_lines import Document, Route, parse, read
 from paribus.sources.blocks import EMBEDDED_GROUPS, EmbeddedData
@@ -64,6 +65,7 @@ class _Reading:
         vary = self._vary()
         self._base(vary)
         self._words()
+        self._repeat()
         self.raw |= {
             "vary": vary,
             "exclude": self._each("exclude", self._exclusion),
@@ -251,6 +253,12 @@ class _Reading:
             level = self.tried(levels.parse, axis, raw, (axis,))
             if level is not None:
                 self.raw[axis] = level
+
+    def _repeat(self) -> None:
+        repeat = self.raw.get("repeat")
+        if isinstance(repeat, dict):
+            found = self.tried(expanded, repeat, self.raw.get("compare"))
+            self.raw["repeat"] = found or {"seeds": [0]}  # so that only the problem that was found is named
 
     def _compare(self) -> None:
         compare = self.raw.setdefault("compare", {})

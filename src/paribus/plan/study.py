@@ -9,6 +9,7 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr, field_validator
 
 from paribus.errors import Place
+from paribus.plan.repeat import Repeat
 from paribus.plan.trial import Training
 from paribus.plan.yaml_lines import Document, Route
 from paribus.sources.blocks import DataBlock, ModelBlock, Task
@@ -57,23 +58,6 @@ class Inclusion(Settings):
 
     levels: Levels
     seeds: tuple[int, ...] | None = None
-
-
-class Repeat(Settings):
-    """The seeds each cell is repeated with."""
-
-    seeds: tuple[int, ...] = Field(min_length=1)
-
-    @field_validator("seeds")
-    @classmethod
-    def _usable(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
-        twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-        if twice:
-            raise ValueError(f"the seed {twice[0]} is listed twice: every repeat needs a seed of its own")
-        outside = [seed for seed in seeds if not 0 <= seed < 2**32]
-        if outside:
-            raise ValueError(f"the seed {outside[0]} is outside 0 to 4294967295")
-        return seeds
 
 
 class HeldoutBlock(Settings):
