@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from paribus.errors import DataError
 from paribus.sources.blocks import EmbeddedData, FilesData, HubData
-from paribus.sources.examples import Turn, digest, groups_sha256, numbered
+from paribus.sources.examples import Splits, Turn, digest, groups_sha256, numbered, shared_prompts
 from paribus.sources.load import content_sha256, load_splits, overlap
 
 ROWS = [{"prompt": f"add {n} and 2, “please”", "completion": f"that is\n{n + 2}"} for n in range(40)]
@@ -107,6 +107,14 @@ def test_given_splits_are_kept_and_their_overlap_is_counted(tmp_path: Path) -> N
         ("validation", "test"): (8, 8),
     }
     assert overlap(splits)[0].example in (ROWS[18]["prompt"], ROWS[19]["prompt"], ROWS[0]["prompt"])
+    assert shared_prompts(splits) == {"all": 3}
+
+
+def test_prompts_that_training_shares_are_counted_by_test_group() -> None:
+    asked, other, third = (Turn("user", word) for word in ("a", "b", "c"))
+    answers = [(question, Turn("assistant", text)) for question in (asked, other, third) for text in "xy"]
+    train, test = numbered(answers[:3]), {"old": numbered(answers[1:4]), "new": numbered(answers[4:])}
+    assert shared_prompts(Splits(train, {}, test)) == {"old": 2, "new": 0}
 
 
 @settings(max_examples=25, deadline=None)

@@ -83,7 +83,9 @@ def test_a_trial_brings_its_evidence_and_fits_its_file(tmp_path: Path) -> None:
     assert performed.proof["neftune_noise_alpha"]["examples"] == 32
     assert performed.proof["gradient_accumulation_steps"]["optimizer_steps_by_micro_batches"] == {"4": 4}
     assert performed.resolved["micro_batch"] == 2
+    assert performed.resolved["effective_batch_size"] == 8
     assert performed.resolved["attention"] == "sdpa"
+    assert performed.resolved["attention_kernel"] == "flash_attention_for_cpu"
     assert performed.resolved["architecture"] == "LlamaForCausalLM"
     assert [row["step"] for row in performed.steps] == [1, 2, 3, 4]
     assert performed.counts is not None
@@ -113,6 +115,8 @@ def test_it_is_scored_at_the_base_after_each_epoch_and_each_setting_on_its_own(t
     assert {reading.step for reading in first.curve} == {0, 2, 4}
     assert {reading.step for reading in second.curve} == {0, 1, 2, 3, 4}
     assert {reading.group for reading in second.curve} == {"new_wording"}
+    assert first.shared_prompts == {"same_wording": 0, "new_wording": 0}
+    assert second.shared_prompts == {"new_wording": 0}
     base, last = (next(r for r in first.curve if (r.step, r.split) == (s, "train_sample")) for s in (0, 4))
     assert last.loss < base.loss
     assert (last.epoch, last.examples) == (2, 4)

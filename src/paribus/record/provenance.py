@@ -14,7 +14,7 @@ from paribus.plan.trial import identity
 
 LIBRARIES = (
     "paribus", "torch", "transformers", "tokenizers", "accelerate", "peft", "datasets", "safetensors",
-    "numpy", "pydantic", "pandas", "pyarrow", "gguf",
+    "numpy", "bitsandbytes", "pydantic", "pandas", "pyarrow", "gguf",
 )  # fmt: skip
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUBLAS_WORKSPACE_CONFIG")

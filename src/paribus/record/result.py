@@ -147,10 +147,15 @@ class Reading(Settings):
 
 
 class HeldoutScore(Settings):
-    """One trial's held-out scores, as `scores/<score-id>.json`; the base model stands in it at step 0."""
+    """One trial's held-out scores, as `scores/<score-id>.json`; the base model stands in it at step 0.
+
+    `shared_prompts` counts, for each test group, the different prompts that the trial trained on too; None
+    where nobody counted.
+    """
 
     paribus: int = SCHEMA
     score_id: str
     trial_id: str
     setting: dict[str, Any]
     curve: tuple[Reading, ...]
+    shared_prompts: dict[str, int] | None = None

@@ -106,6 +106,12 @@ def overlap(splits: Splits) -> tuple[Overlap, ...]:
     return tuple(_shared(one, prompts[one], other, prompts[other]) for one, other in pairs)
 
 
+def shared_prompts(splits: Splits) -> dict[str, int]:
+    """Count, for each test group, the different prompts that training has too."""
+    trained = _prompts(splits.train)
+    return {group: len(_prompts(examples).keys() & trained) for group, examples in splits.test.items()}
+
+
 def _prompts(examples: Iterable[Example]) -> dict[str, str]:
     return {digest(example.prompt): example.prompt[-1].text for example in examples}
 

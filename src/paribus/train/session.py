@@ -23,6 +23,7 @@ from paribus.train.checkpoint import Checkpoints
 from paribus.train.data import Encoded
 from paribus.train.fit import micro_batches
 from paribus.train.flattened import check_separate
+from paribus.train.kernels import attention_seen
 from paribus.train.objective import NextToken, Objective
 from paribus.train.optimizers import OPTIMIZERS
 from paribus.train.reading import Reader
@@ -98,7 +99,8 @@ def train(
         )
         apart = _checked_apart(trainer, rows) if training.padding_free else {}
         try:
-            trainer.resume()
+            with attention_seen(model) as attention:
+                trainer.resume()
         finally:
             trainer.meter.stop()
     warnings = []
@@ -124,8 +126,10 @@ def train(
             "optimizer": str(OPTIMIZERS[training.optimizer]),
             **kept,
             "micro_batch": settings.per_device_train_batch_size,
+            "effective_batch_size": settings.train_batch_size * settings.gradient_accumulation_steps,
             "steps": trainer.state.max_steps,
             "mixed_precision": settings.mixed_precision,
+            "attention_kernel": str(attention),
             "threads": torch.get_num_threads() if settings.device.type == "cpu" else None,
             **_resumed(trainer.resumed_at),
             **(apart and {"padding_free": apart | {"padding_tokens_saved": trainer.padding_tokens}}),

@@ -22,7 +22,7 @@ from paribus.record.result import (
     Unsupported,
 )
 from paribus.score.heldout import Scorer
-from paribus.sources.examples import Example
+from paribus.sources.examples import Example, shared_prompts
 from paribus.sources.load import load_splits
 from paribus.sources.models import locate
 from paribus.techniques import Live, NoEffect
@@ -85,6 +85,7 @@ class _Loaded:
     scorers: dict[str, Scorer]
     pad_token_id: int
     base: Path
+    shared: dict[str, int]
     warnings: tuple[str, ...] = ()
 
 
@@ -131,7 +132,8 @@ def _load(job: Job, base: Path) -> _Loaded:
     pad = tokenizer.pad_token_id
     model = starting_model(trial, files, len(splits.classes))
     left_out = _left_out(len(splits.train), len(rows))
-    return _Loaded(model, rows, scorers, 0 if pad is None else pad, base, left_out)
+    shared = shared_prompts(splits)
+    return _Loaded(model, rows, scorers, 0 if pad is None else pad, base, shared, left_out)
 
 
 def _left_out(planned: int, used: int) -> tuple[str, ...]:
@@ -189,9 +191,17 @@ def _trained(
         proof=proof,
         warnings=(*loaded.warnings, *result.warnings, *keeper.warnings),
         steps=result.curve,
-        scores=tuple(scorer.score(job.trial_id, key) for key, scorer in loaded.scorers.items()),
+        scores=tuple(_score(job, key, scorer, loaded) for key, scorer in loaded.scorers.items()),
         items={key: scorer.items() for key, scorer in loaded.scorers.items()},
     )
+
+
+def _score(job: Job, key: str, scorer: Scorer, loaded: _Loaded) -> HeldoutScore:
+    """Return a score, with how many of the prompts it is read on were trained on."""
+    score = scorer.score(job.trial_id, key)
+    groups = {reading.group for reading in score.curve if reading.split == "test"}
+    shared = {group: count for group, count in loaded.shared.items() if group in groups}
+    return score.model_copy(update={"shared_prompts": shared})
 
 
 def _checkpoints(job: Job, loaded: _Loaded, keeper: Keeper, scratch: Path) -> Checkpoints | None:
