@@ -110,7 +110,8 @@ BAD = {
         "task of a study is fixed",
         "at the top",
     ),
-    "estimand that is not built": ("new_seeds_these_items", "new_seeds_and_items", "estimand must be", ""),
+    "estimand": ("new_seeds_these_items", "new_seeds_and_item", "estimand must be", "'new_seeds_and_items'"),
+    "expected spread": ("margin: 0.02", "expected_sd: 0", "greater than 0, not the number 0", ""),
     "matched by": ("pair_by: seed", "matched_by: tuning_budget", "matched_by must be left out", ""),
     "reading": ("at: best_validation", "at: best_valid", "at must be", "'best_validation'"),
     "margin": ("margin: 0.02", "margin: -1", "greater than 0, not the number -1", ""),
@@ -214,6 +215,28 @@ def test_a_key_written_as_it_is_without_it_is_no_error() -> None:
     """`task` and `matched_by` have one value each in this version, and it may be written."""
     lines = ("task: instruction", "compare: {matched_by: null, estimand: new_seeds_these_items}")
     assert parse_study(short(*lines)) == parse_study(short())
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (("compare: {estimand: new_seeds_and_items, at: equal_train_loss}",), "not at equal train loss"),
+        (
+            (
+                "repeat: {until: decided, seeds: 3..9}",
+                "compare: {metric: test.same_wording.loss, margin: 0.02, estimand: new_seeds_and_items}",
+            ),
+            "counts seeds",
+        ),
+    ],
+)
+def test_new_items_need_recorded_items_and_a_number_of_seeds(lines: tuple[str, ...], reason: str) -> None:
+    text = short(*lines) if len(lines) == 1 else re.sub(r"^repeat: .*\n", "", short(*lines[1:]), flags=re.M)
+    text = text if len(lines) == 1 else f"{text}{lines[0]}\n"
+    with pytest.raises(StudyError, match=reason) as caught:
+        parse_study(text)
+    assert caught.value.place is not None and caught.value.place.line
+    assert "new_seeds_these_items" in str(caught.value)
 
 
 def test_an_axis_cannot_be_crossed_with_itself() -> None:

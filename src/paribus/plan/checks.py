@@ -12,7 +12,13 @@ from paribus.sources.blocks import EMBEDDED_GROUPS
 
 def contradictions(study: Study) -> list[Problem]:
     """Find what is both fixed and varied, crossed with itself, or compared by a metric that cannot be."""
-    return [*_doubly_set(study), *_crossings(study), *_metric(study), *at_odds_with_task(study)]
+    return [
+        *_doubly_set(study),
+        *_crossings(study),
+        *_metric(study),
+        *_estimand(study),
+        *at_odds_with_task(study),
+    ]
 
 
 def _doubly_set(study: Study) -> list[Problem]:
@@ -61,3 +67,19 @@ def _metric(study: Study) -> list[Problem]:
         return []
     valid = [f"{COMPARED}.{group}.{quantity}" for group in groups or ("all",) for quantity in QUANTITIES]
     return [Problem(route, f"unknown metric {compare.metric!r}", nearest(compare.metric, valid))]
+
+
+def _estimand(study: Study) -> list[Problem]:
+    """Refuse intervals for new items where no items are recorded, and where looks are counted in seeds."""
+    compare, route = study.compare, ("compare", "estimand")
+    if compare.estimand != "new_seeds_and_items":
+        return []
+    if compare.at == "equal_train_loss":
+        message = (
+            "single items are recorded at the end and at the best validation loss, not at equal train loss"
+        )
+        return [Problem(route, message, "compare at best_validation or last, or say new_seeds_these_items")]
+    if study.repeat.until:
+        message = "a study that ends when all is decided counts seeds, and cannot speak of new items"
+        return [Problem(route, message, "list the seeds, or say new_seeds_these_items")]
+    return []

@@ -13,6 +13,7 @@ from paribus.plan.repeat import Repeat
 from paribus.plan.trial import Training
 from paribus.plan.yaml_lines import Document, Route
 from paribus.sources.blocks import DataBlock, ModelBlock, Task
+from paribus.statistics import Estimand
 from paribus.techniques import (
     Accumulation,
     Checkpointing,
@@ -84,7 +85,8 @@ class Scores(Settings):
 class Compare(Settings):
     """What is compared and what would count as equal; `margin` is in the unit of the metric.
 
-    `baseline` and `controls` give levels that differ from the base cell.
+    `baseline` and `controls` give levels that differ from the base cell. `expected_sd` is how much a paired
+    difference is expected to vary over seeds, in that unit too, and serves the planning of seeds alone.
     """
 
     metric: str
@@ -95,7 +97,8 @@ class Compare(Settings):
     pair_by: Literal["seed"] = "seed"
     baseline: Levels = Field(default_factory=dict)
     controls: tuple[Levels, ...] = ()
-    estimand: Literal["new_seeds_these_items"] = "new_seeds_these_items"
+    estimand: Estimand = "new_seeds_these_items"
+    expected_sd: float | None = Field(default=None, gt=0)
     matched_by: None = None
 
     @property
