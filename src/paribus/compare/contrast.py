@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from paribus import statistics
 from paribus.compare.readings import At, Metric
 from paribus.plan.levels import ABSENT
+from paribus.statistics.sequential import Looks
 
 if TYPE_CHECKING:
     from paribus.plan.design import Cell
@@ -28,17 +29,37 @@ Verdict = Literal["better", "worse", "negligible", "equivalent", "undecided", "o
 class Rules:
     """What a study declared before it ran; the margin, in the metric's unit, may be absent.
 
-    `family` is `axis` or `study`: the set of contrasts that p is adjusted over.
+    `family` is `axis` or `study`: the set of contrasts that p is adjusted over. `looks` are those of a study
+    that adds seeds until all is decided: its intervals and p values hold however often it was looked at.
     """
 
     margin: float | None
     confidence: float = 0.95
     family: str = "axis"
+    looks: Looks | None = None
 
     @property
     def alpha(self) -> float:
         """Return the error rate that goes with the confidence."""
         return 1 - self.confidence
+
+    def mean(self, values: Sequence[float]) -> statistics.Estimate | None:
+        """Estimate a mean with the interval that this study's repeats allow."""
+        if self.looks:
+            return self.looks.mean(values, self.confidence)
+        return statistics.mean_interval(values, self.confidence)
+
+    def difference(self, differences: Sequence[float]) -> statistics.Estimate | None:
+        """Estimate a mean of paired differences with its interval and p."""
+        if self.looks:
+            return self.looks.difference(differences, self.confidence)
+        return statistics.paired_difference(differences, self.confidence)
+
+    def equality(self, differences: Sequence[float]) -> float | None:
+        """Return the p of a difference beyond the margin; absent where no margin is declared."""
+        if self.margin is None:
+            return None
+        return (self.looks.tost if self.looks else statistics.tost)(differences, self.margin)
 
 
 @dataclass(frozen=True)
@@ -136,26 +157,32 @@ def baseline_of(cells: Iterable[Cell]) -> Cell | None:
 def level_contrasts(read: Read) -> list[Contrast]:
     """Contrast every level of every axis with the baseline's, averaged over everything else that varies."""
     made = [
-        _contrast(read, axis, (level, home), pairing)
+        contrast_of(read, axis, (level, home), pairing)
         for (axis, level, home), pairing in level_pairings(read.cells).items()
     ]
-    return _adjusted(made, read.rules)
+    return judged(made, read.rules)
 
 
 def cell_contrasts(read: Read) -> dict[tuple[str, ...], Contrast]:
     """Contrast every cell with the baseline cell, by its coordinates; in a grid all are one family."""
     base = baseline_of(read.cells)
     others = [cell for cell in read.cells if cell is not base] if base else []
-    made = [_contrast(read, *_changed(cell, base), [(cell, base)]) for cell in others if base]
+    made = [contrast_of(read, *changed(cell, base), [_beside(cell, base, read)]) for cell in others if base]
     if not all(contrast.axis for contrast in made):
         made = [
             one if one.is_control or one.family == "study" else replace(one, family="cells") for one in made
         ]
     places = [tuple(cell.coordinates.values()) for cell in others]
-    return dict(zip(places, _adjusted(made, read.rules), strict=True))
+    return dict(zip(places, judged(made, read.rules), strict=True))
 
 
-def _changed(cell: Cell, base: Cell) -> tuple[str | None, tuple[str, str]]:
+def _beside(cell: Cell, base: Cell, read: Read) -> tuple[Cell, Cell]:
+    """Pair a cell with the baseline, which in an adaptive study may have been given more seeds."""
+    seeds = cell.trials if read.rules.looks else base.trials
+    return cell, replace(base, trials={seed: k for seed, k in base.trials.items() if seed in seeds})
+
+
+def changed(cell: Cell, base: Cell) -> tuple[str | None, tuple[str, str]]:
     """Name what differs: the axis where it is only one, the cell's levels and the baseline's."""
     places = [(axis, level, base.coordinates[axis]) for axis, level in cell.coordinates.items()]
     different = [axis for axis, level, home in places if level != home]
@@ -165,7 +192,7 @@ def _changed(cell: Cell, base: Cell) -> tuple[str | None, tuple[str, str]]:
     return (changed[0] if len(changed) == 1 else None), (level, home)
 
 
-def _contrast(read: Read, axis: str | None, levels: tuple[str, str], pairing: Pairing) -> Contrast:
+def contrast_of(read: Read, axis: str | None, levels: tuple[str, str], pairing: Pairing) -> Contrast:
     """Pair by seed within each context, average within a seed, and estimate over seeds."""
     by_seed: dict[int, list[float]] = {}
     used: dict[str, str] = {}
@@ -176,7 +203,7 @@ def _contrast(read: Read, axis: str | None, levels: tuple[str, str], pairing: Pa
     differences = tuple(fmean(found) for _, found in sorted(by_seed.items()))
     arm = _arm([cell for cell, _ in pairing], read.finished, used)
     against = _arm([partner for _, partner in pairing], read.finished, used.values())
-    tost_p = statistics.tost(differences, read.rules.margin) if read.rules.margin else None
+    tost_p = read.rules.equality(differences)
     complete = arm.complete and against.complete
     control = all(cell.is_control for cell, _ in pairing)
     family = "study" if read.rules.family == "study" else (axis or "cells")
@@ -184,7 +211,7 @@ def _contrast(read: Read, axis: str | None, levels: tuple[str, str], pairing: Pa
         axis, *levels, read.metric, read.at, arm, against,
         pairs=len(used),
         contexts=len(pairing),
-        difference=statistics.paired_difference(differences, read.rules.confidence),
+        difference=read.rules.difference(differences),
         differences=differences,
         family="controls" if control else family,
         tost_p=tost_p,
@@ -207,16 +234,34 @@ def _arm(cells: Iterable[Cell], finished: set[str], used: Iterable[str]) -> Arm:
     return Arm(len(planned), len(planned & finished), tuple(dict.fromkeys(used)))
 
 
-def _adjusted(contrasts: list[Contrast], rules: Rules) -> list[Contrast]:
+def judged(contrasts: list[Contrast], rules: Rules) -> list[Contrast]:
     """Adjust p over each family and say what follows."""
-    adjusted: dict[int, float] = {}
-    for family in {contrast.family for contrast in contrasts}:
-        tested = [(i, c.difference.p) for i, c in enumerate(contrasts) if c.family == family and c.difference]
-        known = [(i, p) for i, p in tested if p is not None]
-        adjusted |= dict(zip([i for i, _ in known], statistics.holm([p for _, p in known]), strict=True))
+    if rules.looks:
+        contrasts = _equal(contrasts, rules)
+    adjusted = _adjusted(contrasts, [c.difference.p if c.difference else None for c in contrasts], rules)
     return [
         replace(contrast, holm_p=adjusted.get(i), verdict=_verdict(contrast, adjusted.get(i), rules))
         for i, contrast in enumerate(contrasts)
+    ]
+
+
+def _adjusted(contrasts: Sequence[Contrast], ps: Sequence[float | None], rules: Rules) -> dict[int, float]:
+    """Adjust p by Holm within each family; in an adaptive study one that has no p yet counts with p = 1."""
+    adjusted: dict[int, float] = {}
+    counted = [i for i, p in enumerate(ps) if p is not None or rules.looks]
+    for family in {contrast.family for contrast in contrasts}:
+        own = [i for i in counted if contrasts[i].family == family]
+        found = statistics.holm([1.0 if (p := ps[i]) is None else p for i in own])
+        adjusted |= {i: p for i, p in zip(own, found, strict=True) if ps[i] is not None}
+    return adjusted
+
+
+def _equal(contrasts: list[Contrast], rules: Rules) -> list[Contrast]:
+    """Say what is equal within the margin, p adjusted over the family: equality ends a contrast too."""
+    adjusted = _adjusted(contrasts, [contrast.tost_p for contrast in contrasts], rules)
+    return [
+        replace(one, within_margin=not one.conditional and adjusted.get(i, 1.0) < rules.alpha)
+        for i, one in enumerate(contrasts)
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any, Final
 
-from paribus import statistics
 from paribus.compare import wording
 from paribus.compare.findings import Findings
 from paribus.compare.overfitting import Overfitting, curves_of, overfitting
@@ -41,15 +40,12 @@ def memorisation(findings: Findings) -> Sheet:
 
 
 def _row(found: Overfitting, findings: Findings) -> dict[str, Any]:
-    group, confidence = findings.metric.group, findings.rules.confidence
+    group, estimate = findings.metric.group, findings.rules.mean
     curves = curves_of(found.cell, findings)
     validated = [series for curve in curves if (series := _trained(curve, "validation", group))]
     trained = [series for curve in curves if (series := _trained(curve, "train_sample", None))]
     least = [min(series, key=lambda reading: reading.loss) for series in validated]
     rises = [series[-1].loss - best.loss for series, best in zip(validated, least, strict=True)]
-
-    def estimate(values: list[float]) -> statistics.Estimate | None:
-        return statistics.mean_interval(values, confidence)
 
     return {
         "cell": wording.cell_name(found.cell, findings.baseline),

@@ -11,6 +11,7 @@ from paribus import statistics
 from paribus.compare.readings import SPLITS, Curve
 
 if TYPE_CHECKING:
+    from paribus.compare.contrast import Rules
     from paribus.compare.findings import Findings
     from paribus.plan.design import Cell
 
@@ -101,7 +102,7 @@ def shapes(curves: Iterable[Curve], group: str) -> tuple[Shape, ...]:
 def _of_cell(cell: Cell, findings: Findings) -> Overfitting:
     curves, group = curves_of(cell, findings), findings.metric.group
     epochs = sorted({epoch for curve in curves for epoch in curve.epochs().values()})
-    rows = tuple(_row(epoch, curves, group, findings.rules.confidence) for epoch in epochs)
+    rows = tuple(_row(epoch, curves, group, findings.rules) for epoch in epochs)
     return Overfitting(cell, rows, shapes(curves, group))
 
 
@@ -110,18 +111,18 @@ def curves_of(cell: Cell, findings: Findings) -> list[Curve]:
     return [findings.curves[k] for k in cell.trials.values() if k in findings.curves]
 
 
-def _row(epoch: float, curves: Sequence[Curve], group: str, confidence: float) -> Row:
+def _row(epoch: float, curves: Sequence[Curve], group: str, rules: Rules) -> Row:
     losses, gaps = {}, []
     for split in SPLITS:
         read = [loss for curve in curves if (loss := _at(curve, split, group, epoch)) is not None]
-        estimate = statistics.mean_interval(read, confidence)
+        estimate = rules.mean(read)
         if estimate:
             losses[split] = estimate
     for curve in curves:
         train, test = _at(curve, "train_sample", group, epoch), _at(curve, "test", group, epoch)
         if train is not None and test is not None:
             gaps.append(test - train)
-    return Row(epoch, losses, statistics.mean_interval(gaps, confidence))
+    return Row(epoch, losses, rules.mean(gaps))
 
 
 def _at(curve: Curve, split: str, group: str, epoch: float) -> float | None:
