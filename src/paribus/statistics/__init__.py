@@ -6,7 +6,7 @@ and no interval, and never a NaN. scipy is loaded when the first number is asked
 """
 
 from paribus.statistics.effects import Effect, interactions, main_effects
-from paribus.statistics.equivalence import tost
+from paribus.statistics.equivalence import tost, tost_of
 from paribus.statistics.intervals import (
     BCA_FROM,
     Estimate,
@@ -21,17 +21,21 @@ from paribus.statistics.items import (
     clustered_difference,
     components,
     crossed_difference,
+    error_of_mean,
     mcnemar,
 )
 from paribus.statistics.multiple import holm
 from paribus.statistics.power import (
     POWER,
+    difference_power,
     equivalence_power,
+    fewest_pairs,
     pairs_needed,
     pairs_needed_tost,
     power_paired,
     power_tost,
     smallest_difference,
+    smallest_shift,
 )
 from paribus.statistics.shares import exact_interval, exact_shares, share_difference
 from paribus.statistics.ties import Ties, binomial_error, binomial_ties, compact_letters, tie_groups
@@ -52,9 +56,12 @@ __all__ = [
     "compact_letters",
     "components",
     "crossed_difference",
+    "difference_power",
     "equivalence_power",
+    "error_of_mean",
     "exact_interval",
     "exact_shares",
+    "fewest_pairs",
     "holm",
     "interactions",
     "main_effects",
@@ -67,6 +74,8 @@ __all__ = [
     "power_tost",
     "share_difference",
     "smallest_difference",
+    "smallest_shift",
     "tie_groups",
     "tost",
+    "tost_of",
 ]

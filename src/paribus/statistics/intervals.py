@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import sqrt
 from statistics import fmean, stdev
 from typing import Final
@@ -37,12 +37,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean of `n` values; the interval is absent for one value, `p` where no test was asked or possible."""
+    """A mean of `n` values; the interval is absent for one value, `p` where no test was asked or possible.
+
+    `error` is the standard error that interval and p rest on, with its degrees of freedom.
+    """
 
     n: int
     mean: float
     interval: Interval | None = None
     p: float | None = None
+    error: float | None = field(default=None, compare=False, repr=False)
+    freedom: float | None = field(default=None, compare=False, repr=False)
 
     @property
     def half_width(self) -> float | None:
@@ -55,13 +60,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Estimate
 
     Nothing for no values; no interval for one. Source: Student 1908, Biometrika 6(1).
     """
-    if not values:
-        return None
-    mean = fmean(values)
-    if len(values) < 2:
-        return Estimate(len(values), mean)
-    half = t_quantile((1 + confidence) / 2, len(values) - 1) * stdev(values) / sqrt(len(values))
-    return Estimate(len(values), mean, Interval(mean - half, mean + half))
+    found = paired_difference(values, confidence)
+    return replace(found, p=None) if found else None
 
 
 def paired_difference(differences: Sequence[float], confidence: float = 0.95) -> Estimate | None:
@@ -70,11 +70,10 @@ def paired_difference(differences: Sequence[float], confidence: float = 0.95) ->
     Where the differences do not vary the test has no scale: p is 1 if they are all zero and absent otherwise.
     Source: Student 1908; one value of `differences` is one pair.
     """
-    estimate = mean_interval(differences, confidence)
-    if estimate is None or estimate.n < 2:
-        return estimate
-    spread = stdev(differences) / sqrt(estimate.n)
-    return with_error(estimate.n, estimate.mean, spread, estimate.n - 1, confidence)
+    n = len(differences)
+    if n < 2:
+        return Estimate(n, fmean(differences)) if n else None
+    return with_error(n, fmean(differences), stdev(differences) / sqrt(n), n - 1, confidence)
 
 
 def with_error(n: int, mean: float, error: float, freedom: float, confidence: float) -> Estimate:
@@ -82,11 +81,9 @@ def with_error(n: int, mean: float, error: float, freedom: float, confidence: fl
 
     Without error there is no scale to test on: p is 1 if the mean is zero and absent otherwise.
     """
-    if error == 0:
-        return Estimate(n, mean, Interval(mean, mean), None if mean else 1.0)
     half = t_quantile((1 + confidence) / 2, freedom) * error
-    p = min(1.0, 2 * t_tail(abs(mean) / error, freedom))
-    return Estimate(n, mean, Interval(mean - half, mean + half), p)
+    p = min(1.0, 2 * t_tail(abs(mean) / error, freedom)) if error else (None if mean else 1.0)
+    return Estimate(n, mean, Interval(mean - half, mean + half), p, error, freedom)
 
 
 def bca_interval(values: Sequence[float], confidence: float = 0.95, seed: int = 0) -> Interval:

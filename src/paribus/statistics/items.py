@@ -93,20 +93,16 @@ def components(differences: Sequence[Sequence[float]]) -> Components:
         raise ValueError(f"crossed variances need two seeds and two items, not {seeds} and {items}")
     if any(len(row) != items for row in differences):
         raise ValueError("every seed must have every item")
-    rows = [fmean(row) for row in differences]
-    columns = [fmean(column) for column in zip(*differences, strict=True)]
-    mean = fmean(rows)
-    left = (
-        (value - row - column + mean) ** 2
-        for row, values in zip(rows, differences, strict=True)
-        for value, column in zip(values, columns, strict=True)
-    )
+    import numpy as np
+
+    table = np.asarray(differences, dtype=float)
+    mean, rows, columns = table.mean(), table.mean(1, keepdims=True), table.mean(0, keepdims=True)
     squares = (
-        items * sum((row - mean) ** 2 for row in rows) / (seeds - 1),
-        seeds * sum((column - mean) ** 2 for column in columns) / (items - 1),
-        sum(left) / ((seeds - 1) * (items - 1)),
+        items * float(((rows - mean) ** 2).sum()) / (seeds - 1),
+        seeds * float(((columns - mean) ** 2).sum()) / (items - 1),
+        float(((table - rows - columns + mean) ** 2).sum()) / ((seeds - 1) * (items - 1)),
     )
-    return Components(seeds, items, mean, squares)
+    return Components(seeds, items, float(mean), squares)
 
 
 def crossed_difference(
@@ -122,28 +118,33 @@ def crossed_difference(
     if len(differences) < 2 or len(differences[0]) < 2:
         return None
     found = components(differences)
-    by_seed, by_item, rest = found.mean_squares
-    if estimand == "new_seeds_these_items":
-        terms = [(by_seed, found.seeds - 1)]
-    else:
-        terms = _terms(found, by_seed, by_item, rest)
-    total = sum(square for square, _ in terms)
-    error = sqrt(max(0.0, total) / (found.seeds * found.items))
-    squared = sum(square**2 / freedom for square, freedom in terms)
-    freedom = total**2 / squared if squared else 1.0
+    error, freedom = error_of_mean(found, found.seeds, estimand)
     return with_error(found.seeds, found.mean, error, freedom, confidence)
 
 
-def _terms(found: Components, by_seed: float, by_item: float, rest: float) -> list[tuple[float, int]]:
+def error_of_mean(found: Components, seeds: int, estimand: Estimand) -> tuple[float, float]:
+    """Return the standard error and freedom that a mean over that many seeds and these items would have.
+
+    With the seeds that were run these are its own; with more, those to plan by: however many seeds there are,
+    the share of the items stays.
+    """
+    by_seed, by_item, rest = found.mean_squares
+    if seeds != found.seeds:
+        by_seed, by_item = rest + found.items * found.seed, rest + seeds * found.item
+    terms = [(by_seed, seeds - 1)]
+    if estimand == "new_seeds_and_items":
+        terms = _terms((by_seed, seeds - 1), (by_item, found.items - 1), rest)
+    total = sum(square for square, _ in terms)
+    squared = sum(square**2 / freedom for square, freedom in terms)
+    freedom = total**2 / squared if squared else float(seeds - 1)
+    return sqrt(max(0.0, total) / (seeds * found.items)), freedom
+
+
+def _terms(by_seed: tuple[float, int], by_item: tuple[float, int], rest: float) -> list[tuple[float, int]]:
     """Return signed mean squares, each with its freedom, whose sum is S I times the variance of the mean.
 
     Where a variance comes out below zero it is taken as none, and its mean square leaves with the rest's.
     """
-    seeds, items = found.seeds - 1, found.items - 1
-    if by_seed <= rest and by_item <= rest:
-        return [(rest, seeds * items)]
-    if by_seed <= rest:
-        return [(by_item, items)]
-    if by_item <= rest:
-        return [(by_seed, seeds)]
-    return [(by_seed, seeds), (by_item, items), (-rest, seeds * items)]
+    left = (rest, by_seed[1] * by_item[1])
+    vary = [term for term in (by_seed, by_item) if term[0] > rest]
+    return {0: [left], 1: vary, 2: [*vary, (-rest, left[1])]}[len(vary)]

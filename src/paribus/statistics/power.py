@@ -20,49 +20,56 @@ MOST_PAIRS: Final = 10_000
 
 
 def power_paired(difference: float, sd: float, n: int, alpha: float = 0.05) -> float:
-    """Return the probability that a true difference is found by a two-sided paired t test.
-
-    P(|T| > t(1 - alpha / 2; n - 1)) for a noncentral T with n - 1 degrees of freedom and noncentrality
-    difference * sqrt(n) / sd; the far tail counts. Source: Cohen 1988, Statistical Power Analysis, section 2;
-    Owen 1968, Technometrics 10(3).
-    """
+    """Return the probability that a true difference is found by a two-sided paired t test."""
     _checked(sd, n, alpha)
-    if sd == 0:
+    return difference_power(difference, sd / sqrt(n), n - 1, alpha)
+
+
+def difference_power(difference: float, error: float, freedom: float, alpha: float = 0.05) -> float:
+    """Return the power of a two-sided t test for an estimate of known standard error.
+
+    P(|T| > t(1 - alpha / 2)) for a noncentral T of noncentrality difference / error; the far tail counts.
+    Source: Cohen 1988, Statistical Power Analysis, section 2; Owen 1968, Technometrics 10(3).
+    """
+    if error == 0:
         return 1.0 if difference else alpha
     from scipy.special import ndtr
 
-    bound, shift = t_quantile(1 - alpha / 2, n - 1), abs(difference) * sqrt(n) / sd
+    bound, shift = t_quantile(1 - alpha / 2, freedom), abs(difference) / error
 
     def found(u: float) -> float:
         return float(ndtr(shift - bound * u) + ndtr(-shift - bound * u))
 
-    return _over_errors(found, n - 1, shift / bound)
+    return _over_errors(found, freedom, shift / bound)
 
 
 def smallest_difference(sd: float, n: int, alpha: float = 0.05, power: float = POWER) -> float:
     """Return the smallest true difference that is found with the given power; zero where nothing varies."""
     _checked(sd, n, alpha)
-    if not alpha < power < 1:
-        raise ValueError(f"a power must lie between alpha {alpha:g} and 1, not be {power:g}")
-    return sd * _smallest_shift(n, alpha, power)
+    return sd / sqrt(n) * smallest_shift(n - 1, alpha, power)
 
 
 @lru_cache(maxsize=512)
-def _smallest_shift(n: int, alpha: float, power: float) -> float:
-    """Return the smallest difference in standard deviations, which is all that the search depends on."""
+def smallest_shift(freedom: float, alpha: float = 0.05, power: float = POWER) -> float:
+    """Return the same in standard errors of the estimate, which is all that the search depends on."""
+    if not alpha < power < 1:
+        raise ValueError(f"a power must lie between alpha {alpha:g} and 1, not be {power:g}")
     from scipy.optimize import brentq
 
+    def missing(shift: float) -> float:
+        return difference_power(shift, 1.0, freedom, alpha) - power
+
     high = 1.0
-    while power_paired(high, 1.0, n, alpha) < power:
+    while missing(high) < 0:
         high *= 2
-    return float(brentq(lambda shift: power_paired(shift, 1.0, n, alpha) - power, 0.0, high))  # pyright: ignore[reportArgumentType]
+    return float(brentq(missing, 0.0, high))  # pyright: ignore[reportArgumentType]
 
 
 def pairs_needed(difference: float, sd: float, alpha: float = 0.05, power: float = POWER) -> int | None:
     """Return the fewest pairs with which a true difference is found; None where no number would do."""
     if difference == 0:
         return None
-    return _fewest(lambda n: power_paired(difference, sd, n, alpha), power)
+    return fewest_pairs(lambda n: power_paired(difference, sd, n, alpha), power)
 
 
 def power_tost(margin: float, sd: float, n: int, alpha: float = 0.05, true_difference: float = 0.0) -> float:
@@ -119,11 +126,14 @@ def pairs_needed_tost(
     """Return the fewest pairs with which equivalence is shown; None where no number would do."""
     if abs(true_difference) >= margin:
         return None
-    return _fewest(lambda n: power_tost(margin, sd, n, alpha, true_difference), power)
+    return fewest_pairs(lambda n: power_tost(margin, sd, n, alpha, true_difference), power)
 
 
-def _fewest(reached: Callable[[int], float], power: float) -> int | None:
-    """Find the fewest pairs, at least two, that reach a power that grows with them."""
+def fewest_pairs(reached: Callable[[int], float], power: float = POWER) -> int | None:
+    """Find the fewest pairs, at least two, at which a power that grows with them is reached.
+
+    None where 10,000 are not enough.
+    """
     low, high = 1, 2
     while reached(high) < power:
         low, high = high, 2 * high
