@@ -167,13 +167,18 @@ def cell_contrasts(read: Read) -> dict[tuple[str, ...], Contrast]:
     """Contrast every cell with the baseline cell, by its coordinates; in a grid all are one family."""
     base = baseline_of(read.cells)
     others = [cell for cell in read.cells if cell is not base] if base else []
-    made = [contrast_of(read, *changed(cell, base), [_beside(cell, base, read)]) for cell in others if base]
-    if not all(contrast.axis for contrast in made):
-        made = [
-            one if one.is_control or one.family == "study" else replace(one, family="cells") for one in made
-        ]
+    made = one_family(
+        [contrast_of(read, *changed(cell, base), [_beside(cell, base, read)]) for cell in others if base]
+    )
     places = [tuple(cell.coordinates.values()) for cell in others]
     return dict(zip(places, judged(made, read.rules), strict=True))
+
+
+def one_family(cells: list[Contrast]) -> list[Contrast]:
+    """Put contrasts of cells in one family where any two cells differ in several axes."""
+    if all(contrast.axis for contrast in cells):
+        return cells
+    return [c if c.is_control or c.family == "study" else replace(c, family="cells") for c in cells]
 
 
 def _beside(cell: Cell, base: Cell, read: Read) -> tuple[Cell, Cell]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from paribus.errors import StudyError, nearest
 
 if TYPE_CHECKING:
+    from paribus.plan.trial import Job
     from paribus.record.result import HeldoutScore, Reading
 
 At = Literal["base", "last", "best_validation", "equal_train_loss"]
@@ -146,6 +147,12 @@ class Curve:
                     before.epoch + share * (after.epoch - before.epoch),
                 )
         return None
+
+
+def planned_scores(job: Job, scores: Iterable[HeldoutScore]) -> list[HeldoutScore]:
+    """Return the scores that a study asks for now; earlier ones, on other items, are left out."""
+    wanted = {job.trial.score_id(score) for score in job.scores}
+    return [score for score in scores if score.score_id in wanted]
 
 
 def common_train_loss(curves: Iterable[Curve]) -> float | None:
