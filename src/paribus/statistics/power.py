@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import inf, sqrt
+from math import erfc, exp, inf, lgamma, log, sqrt
 from typing import Final
 
 from paribus.statistics.student import t_quantile
@@ -33,12 +33,10 @@ def difference_power(difference: float, error: float, freedom: float, alpha: flo
     """
     if error == 0:
         return 1.0 if difference else alpha
-    from scipy.special import ndtr
-
     bound, shift = t_quantile(1 - alpha / 2, freedom), abs(difference) / error
 
     def found(u: float) -> float:
-        return float(ndtr(shift - bound * u) + ndtr(-shift - bound * u))
+        return _normal(shift - bound * u) + _normal(-shift - bound * u)
 
     return _over_errors(found, freedom, shift / bound)
 
@@ -91,14 +89,12 @@ def equivalence_power(
         raise ValueError(f"an equivalence margin must be above 0, not {margin}")
     if error == 0:
         return 1.0 if abs(true_difference) < margin else 0.0
-    from scipy.special import ndtr
-
     bound, shift = t_quantile(1 - alpha, freedom), true_difference / error
     widest = margin / (bound * error)
 
     def shown(u: float) -> float:
         room = margin / error - bound * u
-        return float(ndtr(room - shift) - ndtr(-room - shift)) if u < widest else 0.0
+        return _normal(room - shift) - _normal(-room - shift) if u < widest else 0.0
 
     return _over_errors(shown, freedom, widest)
 
@@ -109,15 +105,21 @@ def _over_errors(chance: Callable[[float], float], freedom: float, turn: float) 
     `turn` is the ratio near which the chance falls off. (scipy's noncentral t has no digits in its far tail.)
     """
     from scipy.integrate import quad
-    from scipy.stats import chi
 
-    root, wide = sqrt(freedom), 1 / sqrt(2 * freedom)
+    half, wide = freedom / 2, 1 / sqrt(2 * freedom)
+    constant = log(2) + half * log(half) - lgamma(half)
+
+    def weighed(u: float) -> float:
+        return chance(u) * exp(constant + (freedom - 1) * log(u) - half * u * u) if u > 0 else 0.0
+
     low, high = max(0.0, 1 - 10 * wide), 1 + 10 * wide  # nothing is left to add beyond
     points = [point for point in (turn, 1.0) if low < point < high]
-    weighed = quad(
-        lambda u: chance(u) * chi.pdf(u * root, freedom) * root, low, high, points=points, limit=200
-    )
-    return min(1.0, float(weighed[0]))
+    return min(1.0, float(quad(weighed, low, high, points=points, limit=200)[0]))
+
+
+def _normal(z: float) -> float:
+    """Return the probability that a normal variable stays below z."""
+    return erfc(-z / sqrt(2)) / 2
 
 
 def pairs_needed_tost(
