@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from paribus import statistics
+from paribus.compare import adaptive
 from paribus.compare.contrast import (
     Contrast,
     Read,
@@ -17,7 +18,17 @@ from paribus.compare.contrast import (
     cell_contrasts,
     level_contrasts,
 )
-from paribus.compare.readings import READINGS, SPLITS, TRAINED, At, Curve, Metric, common_train_loss, values
+from paribus.compare.readings import (
+    READINGS,
+    SPLITS,
+    TRAINED,
+    At,
+    Curve,
+    Metric,
+    common_train_loss,
+    planned_scores,
+    values,
+)
 from paribus.record.result import Crashed, Diverged, Killed, OutOfMemory, Skipped, Unsupported
 
 if TYPE_CHECKING:
@@ -60,13 +71,15 @@ class Findings:
     """Everything a report or table says about a study, each part computed when first asked for."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
-        planned = {job.trial_id for job in plan.jobs}
-        self.plan, self.study = plan, plan.study
-        self.recorded: dict[str, Recorded] = {k: v for k, v in store.recorded().items() if k in planned}
+        self.study, recorded = plan.study, store.recorded()
+        self.replay = adaptive.replay(plan, recorded) if plan.study.repeat.looks else None
+        self.plan = self.replay.plan if self.replay else plan
+        planned = {job.trial_id for job in self.plan.jobs}
+        self.recorded: dict[str, Recorded] = {k: v for k, v in recorded.items() if k in planned}
         compare = self.study.compare
         self.metric = Metric.parse(compare.metric, self.study.task)
         self.primary: At = compare.at
-        self.rules = Rules(compare.margin, compare.confidence, compare.family)
+        self.rules = Rules(compare.margin, compare.confidence, compare.family, self.study.repeat.looks)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -90,10 +103,8 @@ class Findings:
         return {k: curve for k, curve in found.items() if curve.epochs()}
 
     def _planned_scores(self, trial_id: str) -> list[HeldoutScore]:
-        """Return the scores that the study asks for now; earlier ones, on other items, are left out."""
-        job = self.plan.job(trial_id)
-        wanted = {job.trial.score_id(score) for score in job.scores}
-        return [score for score in self.recorded[trial_id].scores if score.score_id in wanted]
+        """Return the scores of a trial that the study asks for now."""
+        return planned_scores(self.plan.job(trial_id), self.recorded[trial_id].scores)
 
     @cached_property
     def common_level(self) -> float | None:
@@ -115,7 +126,10 @@ class Findings:
     def contrasts(self, at: At | None = None, metric: Metric | None = None) -> list[Contrast]:
         """Contrast every level with the baseline's at a reading (the study's primary one unless named)."""
         at, metric = at or self.primary, metric or self.metric
-        return level_contrasts(self._read(at, metric))
+        return self._contrasts(self._read(at, metric))
+
+    def _contrasts(self, read: Read) -> list[Contrast]:
+        return adaptive.contrasts(read, self.replay) if self.replay else level_contrasts(read)
 
     def _read(self, at: At, metric: Metric) -> Read:
         found = self.values(at, metric)
@@ -191,7 +205,7 @@ class Findings:
         estimates = {}
         for at, by_trial in found.items():
             read = [by_trial[k] for k in trials if k in by_trial]
-            estimate = statistics.mean_interval(read, self.rules.confidence)
+            estimate = self.rules.mean(read)
             if estimate is not None:
                 estimates[at] = estimate
         done = sum(k in self.finished for k in trials)
