@@ -175,9 +175,10 @@ def test_arms_scored_on_different_tokens_are_not_compared(tmp_path: Path) -> Non
         other = [r.model_copy(update={"targets": targets}) for r in curve(job, effect_of(job))]
         record(store, job, readings=lambda j, found=other: found)
     found = judged((plan, store), difference("data.loss_on", "all", "better"))
-    assert (found.verdict, found.reason) == ("not run", "the two arms are scored on different tokens")
-    point = next(p for p in short_answer(Findings(plan, store)) if p.head == "Not the same text")
-    assert point.items == ("loss on all: 900 target tokens, the baseline 400.",)
+    said = "Evaluation set: targets 900 against 400."
+    assert (found.verdict, found.reason) == ("not run", f"not a fair comparison. {said}")
+    point = next(p for p in short_answer(Findings(plan, store)) if p.head == "Not a fair comparison")
+    assert point.items == (f"loss on all. {said}",)
 
 
 def test_without_a_training_sample_its_shapes_are_not_run(tmp_path: Path) -> None:

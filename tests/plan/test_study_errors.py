@@ -112,7 +112,7 @@ BAD = {
     ),
     "estimand": ("new_seeds_these_items", "new_seeds_and_item", "estimand must be", "'new_seeds_and_items'"),
     "expected spread": ("margin: 0.02", "expected_sd: 0", "greater than 0, not the number 0", ""),
-    "matched by": ("pair_by: seed", "matched_by: tuning_budget", "matched_by must be left out", ""),
+    "matched by": ("pair_by: seed", "matched_by: luck", "matched_by must be", "tuning_budget"),
     "reading": ("at: best_validation", "at: best_valid", "at must be", "'best_validation'"),
     "margin": ("margin: 0.02", "margin: -1", "greater than 0, not the number -1", ""),
     "confidence": ("confidence: 0.95", "confidence: 95", "less than 1, not the number 95", ""),
@@ -212,7 +212,7 @@ LINES_ON = {"duplicate key": 1, "a bracket left open": 1, "fixed beside vary": -
 
 
 def test_a_key_written_as_it_is_without_it_is_no_error() -> None:
-    """`task` and `matched_by` have one value each in this version, and it may be written."""
+    """What a study says by leaving a key out may be written."""
     lines = ("task: instruction", "compare: {matched_by: null, estimand: new_seeds_these_items}")
     assert parse_study(short(*lines)) == parse_study(short())
 

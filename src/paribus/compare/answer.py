@@ -29,7 +29,7 @@ def short_answer(findings: Findings) -> list[Point]:
     """Say what helped, what harmed, what is equivalent, what could not be told apart and what failed."""
     made = [
         _opening(findings),
-        _incomparable(findings),
+        _unfair(findings),
         *_by_verdict(findings),
         _unpaired(findings),
         _controls(findings),
@@ -61,20 +61,14 @@ def _opening(findings: Findings) -> Point:
     return Point("note", "In one sentence", text)
 
 
-def _incomparable(findings: Findings) -> Point | None:
-    """Name the levels that are scored on other tokens than the baseline, such as under another max_length."""
-    sides = [(c, found) for c in findings.primary_contrasts if (found := findings.targets_of(c))]
-    if not sides:
+def _unfair(findings: Findings) -> Point | None:
+    """Name the levels that differ from the baseline in more than what is varied."""
+    flagged = [contrast for contrast in findings.primary_contrasts if contrast.flags]
+    if not flagged:
         return None
-    items = tuple(
-        f"{level(c)}: {_tokens(own)} target tokens, the baseline {_tokens(base)}." for c, (own, base) in sides
-    )
-    text = "Scored on other tokens than the baseline: a difference here is not one of quality alone."
-    return Point("failed", "Not the same text", text, items)
-
-
-def _tokens(counts: list[int]) -> str:
-    return wording.listed([f"{count:,}" for count in counts])
+    text = "These differ from the baseline in more than what is varied; no claim is judged by them:"
+    items = tuple(f"{level(c)}. {c.unfair}" for c in flagged)
+    return Point("failed", "Not a fair comparison", text, items)
 
 
 def _by_verdict(findings: Findings) -> Iterable[Point | None]:
@@ -110,7 +104,8 @@ def _described(contrast: Contrast) -> str:
     p = f", {of}\u00a0{_equals(tested)}" if tested is not None else ""
     arm = contrast.arm
     some = f"; only {arm.finished} of {arm.planned} trials finished" if not arm.complete else ""
-    return f"{said}{p}{some}."
+    mark = f" {wording.UNFAIR} not a fair comparison" if contrast.flags else ""
+    return f"{said}{p}{some}{mark}."
 
 
 def _size(found: Estimate) -> str:

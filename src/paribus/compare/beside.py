@@ -51,6 +51,8 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
             f" {wording.EMULATED[0].upper()}{wording.EMULATED[1:]}; operands and gradients are rounded, "
             "products computed in fp32. Speed and memory are not run: emulation shows neither."
         )
+    if any(row.get("speed") == "other machine" for row in rows):
+        note += " Other machine: speed and memory are never compared across classes of machine."
     title = "Precision beside the document" if any(costs.values()) else "Precision"
     return Sheet("precision", title, columns, tuple(rows), note)
 
@@ -127,10 +129,7 @@ def _native_cost(findings: Findings, row: Mapping[str, Any]) -> dict[str, str]:
         return {"speed": "1x", "memory": "1x"}
     if wording.is_emulated(row["level"]):
         return {"speed": "not run", "memory": "not run"}
-    classes = {
-        findings.recorded[k].result.machine_class for k in _at(findings, None) + _at(findings, row["level"])
-    }
-    if len(classes) > 1:
+    if len(findings.guard.machines(_at(findings, None) + _at(findings, row["level"]))) > 1:
         return {"speed": "other machine", "memory": "other machine"}
     found = {}
     for key, name in (("speed", "tokens_per_second"), ("memory", "peak_memory_bytes")):

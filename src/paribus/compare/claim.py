@@ -241,8 +241,8 @@ def _check(check: ShapeCheck | DifferenceCheck, findings: Findings) -> Verdict:
         f"{wording.difference(contrast.difference)} {metric.unit}, "
         f"n = {contrast.difference.n}{_conditional(contrast)}"
     )
-    if findings.targets_of(contrast) is not None:
-        return "not run", "the two arms are scored on different tokens", figure
+    if contrast.flags:
+        return "not run", f"not a fair comparison. {contrast.unfair}", figure
     return (*_expected(check, contrast, contrast.difference.interval, findings), figure)
 
 

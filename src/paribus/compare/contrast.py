@@ -19,6 +19,7 @@ from paribus.plan.levels import ABSENT
 from paribus.statistics.sequential import Looks
 
 if TYPE_CHECKING:
+    from paribus.compare.guard import Flag
     from paribus.plan.design import Cell
 
 Verdict = Literal["better", "worse", "negligible", "equivalent", "undecided", "one pair", "no pair"]
@@ -82,7 +83,8 @@ class Contrast:
 
     `axis` is absent where two cells differ in several axes. `family` names the set that `holm_p` was adjusted
     over, `pairs` counts differences before averaging within a seed, `contexts` choices of everything else.
-    A control, declared to harm, is in a family of its own: it tests the test, not the question.
+    A control, declared to harm, is in a family of its own: it tests the test, not the question. `matched` are
+    the pairs, (treated, untreated); `flags` say in what they are not a fair comparison, once it was checked.
     """
 
     axis: str | None
@@ -102,11 +104,18 @@ class Contrast:
     verdict: Verdict = "no pair"
     within_margin: bool = False
     is_control: bool = False
+    matched: tuple[tuple[str, str], ...] = ()
+    flags: tuple[Flag, ...] = ()
 
     @property
     def conditional(self) -> bool:
         """Say whether the difference holds only given that a trial finished, because some did not."""
         return not (self.arm.complete and self.against.complete)
+
+    @property
+    def unfair(self) -> str:
+        """Say in what its sides differ beside what is varied; empty where they do not."""
+        return " ".join(flag.sentence for flag in self.flags)
 
 
 @dataclass(frozen=True)
@@ -222,6 +231,7 @@ def contrast_of(read: Read, axis: str | None, levels: tuple[str, str], pairing: 
         tost_p=tost_p,
         within_margin=complete and tost_p is not None and tost_p < read.rules.alpha,
         is_control=control,
+        matched=tuple(used.items()),
     )  # fmt: skip
 
 

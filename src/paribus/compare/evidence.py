@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paribus.compare import markup, wording
 from paribus.compare.findings import CellFindings, Findings
 from paribus.compare.markup import text
 from paribus.compare.sections import section
-
-if TYPE_CHECKING:
-    from paribus.record.store import Store
 
 
 def evidence(findings: Findings) -> str:
@@ -45,7 +41,7 @@ def evidence(findings: Findings) -> str:
     )  # fmt: skip
 
 
-def provenance(findings: Findings, store: Store) -> str:
+def provenance(findings: Findings) -> str:
     """List every trial by cell and what made the results."""
     listed = "".join(_trial_row(found, findings) for found in findings.cells)
     seeds = "".join(f"<th>seed {seed}</th>" for seed in findings.study.repeat.seeds)
@@ -53,13 +49,15 @@ def provenance(findings: Findings, store: Store) -> str:
         '<div class="scroll" tabindex="0" role="region" aria-label="Trials"><table class="ids"><thead>'
         f"<tr><th>Cell</th>{seeds}</tr></thead><tbody>{listed}</tbody></table></div>"
     )
+    names = sorted({known.result.provenance for known in findings.recorded.values()})
     return section(
         "provenance", "Where every number comes from",
         "<p>A number is the mean, or the difference, over the trials of its row. Each trial is a folder of "
         "that name among the study's results, with its settings (<code>trial.json</code>), outcome "
         "(<code>result.json</code>) and scores.</p>",
         markup.details("Trials by cell and seed", trials),
-        *(_made_by(name, record, findings) for name, record in _records(findings, store)),
+        _not_compared(findings),
+        *(_made_by(name, findings) for name in names),
     )  # fmt: skip
 
 
@@ -74,21 +72,14 @@ def _trial_row(found: CellFindings, findings: Findings) -> str:
     return f"<tr><td>{text(wording.cell_name(found.cell, findings.baseline))}</td>{''.join(cells)}</tr>"
 
 
-def _records(findings: Findings, store: Store) -> list[tuple[str, Mapping[str, Any]]]:
-    """Read the provenance records that the results name; a missing or unreadable one says so."""
-    names = sorted({known.result.provenance for known in findings.recorded.values()})
-    found: list[tuple[str, Mapping[str, Any]]] = []
-    for name in names:
-        path = store.root / "provenance" / f"{name}.json"
-        try:
-            record = json.loads(path.read_bytes())
-        except (OSError, ValueError):
-            record = {"record": "missing or unreadable"}
-        found.append((name, record if isinstance(record, dict) else {"record": "not a provenance record"}))
-    return found
+def _not_compared(findings: Findings) -> str:
+    """Name what no result says, so that the sides of a contrast could not be compared in it."""
+    missing = "; ".join(findings.guard.unrecorded)
+    return f'<p class="note">Not recorded, and so not compared: {text(missing)}.</p>' if missing else ""
 
 
-def _made_by(name: str, record: Mapping[str, Any], findings: Findings) -> str:
+def _made_by(name: str, findings: Findings) -> str:
+    record = findings.provenance(name) or {"record": "missing or unreadable"}
     count = sum(known.result.provenance == name for known in findings.recorded.values())
     classes = {
         known.result.machine_class for known in findings.recorded.values() if known.result.provenance == name

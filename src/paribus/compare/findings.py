@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from paribus import statistics
 from paribus.compare import adaptive
@@ -18,6 +18,7 @@ from paribus.compare.contrast import (
     cell_contrasts,
     level_contrasts,
 )
+from paribus.compare.guard import Guard
 from paribus.compare.readings import (
     READINGS,
     SPLITS,
@@ -71,7 +72,7 @@ class Findings:
     """Everything a report or table says about a study, each part computed when first asked for."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
-        self.study, recorded = plan.study, store.recorded()
+        self.study, self.store, recorded = plan.study, store, store.recorded()
         self.replay = adaptive.replay(plan, recorded) if plan.study.repeat.looks else None
         self.plan = self.replay.plan if self.replay else plan
         planned = {job.trial_id for job in self.plan.jobs}
@@ -80,6 +81,7 @@ class Findings:
         self.metric = Metric.parse(compare.metric, self.study.task)
         self.primary: At = compare.at
         self.rules = Rules(compare.margin, compare.confidence, compare.family, self.study.repeat.looks)
+        self._provenance: dict[str, Mapping[str, Any]] = {}
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -99,10 +101,10 @@ class Findings:
     @cached_property
     def curves(self) -> dict[str, Curve]:
         """Return the held-out curves of the finished trials."""
-        found = {k: Curve.of(self._planned_scores(k)) for k in sorted(self.finished)}
+        found = {k: Curve.of(self.planned_scores(k)) for k in sorted(self.finished)}
         return {k: curve for k, curve in found.items() if curve.epochs()}
 
-    def _planned_scores(self, trial_id: str) -> list[HeldoutScore]:
+    def planned_scores(self, trial_id: str) -> list[HeldoutScore]:
         """Return the scores of a trial that the study asks for now."""
         return planned_scores(self.plan.job(trial_id), self.recorded[trial_id].scores)
 
@@ -126,7 +128,7 @@ class Findings:
     def contrasts(self, at: At | None = None, metric: Metric | None = None) -> list[Contrast]:
         """Contrast every level with the baseline's at a reading (the study's primary one unless named)."""
         at, metric = at or self.primary, metric or self.metric
-        return self._contrasts(self._read(at, metric))
+        return [self.guard.checked(contrast) for contrast in self._contrasts(self._read(at, metric))]
 
     def _contrasts(self, read: Read) -> list[Contrast]:
         return adaptive.contrasts(read, self.replay) if self.replay else level_contrasts(read)
@@ -134,6 +136,17 @@ class Findings:
     def _read(self, at: At, metric: Metric) -> Read:
         found = self.values(at, metric)
         return Read(self.plan.cells, found, self.finished, metric, at, self.rules)
+
+    @cached_property
+    def guard(self) -> Guard:
+        """Return what says whether the sides of a contrast share all but what is varied."""
+        return Guard(self)
+
+    def provenance(self, name: str) -> Mapping[str, Any]:
+        """Return a provenance record, read once; empty where it is missing or damaged."""
+        if name not in self._provenance:
+            self._provenance[name] = self.store.provenance(name) or {}
+        return self._provenance[name]
 
     @cached_property
     def primary_contrasts(self) -> list[Contrast]:
@@ -150,19 +163,6 @@ class Findings:
             for quantity in ("loss", "accuracy")
         ]
 
-    def targets_of(self, contrast: Contrast) -> tuple[list[int], list[int]] | None:
-        """Return the target tokens each side is scored on where the sides differ; None where they agree.
-
-        Two arms that differ in tokenizer, length or loss mask are means over different tokens.
-        """
-        metric = contrast.metric
-        group = None if metric.split == "train_sample" else metric.group
-        sides = [
-            sorted({r.targets for k in arm.trials for r in self.curves[k].series(metric.split, group)})
-            for arm in (contrast.arm, contrast.against)
-        ]
-        return None if sides[0] == sides[1] else (sides[0], sides[1])
-
     def blind_to_loss(self) -> str | None:
         """Say why this study could not have seen a loss, or None where a declared control shows it can."""
         base = self.baseline
@@ -170,7 +170,7 @@ class Findings:
         if trained is None or before is None or (trained < before) != self.metric.lower_is_better:
             return "the baseline is no better than the untrained model: this test could not have seen a loss"
         controls = [found for found in self.cells if found.cell.is_control]
-        if any(found.contrast and found.contrast.verdict == "worse" for found in controls):
+        if any(c.verdict == "worse" and not c.flags for found in controls if (c := found.contrast)):
             return None
         why = "no declared control was found to harm" if controls else "no control known to harm is declared"
         return f"{why}: this test could not have seen a loss"
@@ -209,6 +209,8 @@ class Findings:
             if estimate is not None:
                 estimates[at] = estimate
         done = sum(k in self.finished for k in trials)
+        if contrast is not None:
+            contrast = self.guard.checked(contrast, cell)
         return CellFindings(cell, len(trials), done, trials, estimates, contrast)
 
     @cached_property

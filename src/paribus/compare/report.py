@@ -51,7 +51,7 @@ def report(plan: Plan, store: Store) -> str:
         sections.documents(findings, claims),
         sections.failed(findings),
         evidence.evidence(findings),
-        evidence.provenance(findings, store),
+        evidence.provenance(findings),
     ]
     written = "".join(body).replace("<section ", '<section class="first" ', 1)
     links = [(name, title) for name, title in LINKS.items() if f'id="{name}"' in written]

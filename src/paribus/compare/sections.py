@@ -277,10 +277,9 @@ def _cost(findings: Findings) -> Iterator[tuple[str, str]]:
 
 def _rate_flag(findings: Findings) -> str:
     """Say that ways of tuning were compared at one learning rate, where they were."""
-    kinds = {wording.kind(cell.coordinates.get("tuning", "")) for cell in findings.plan.cells}
-    if len(kinds) < 2 or "training.learning_rate" in findings.axes:
+    rate = findings.guard.one_rate()
+    if rate is None:
         return ""
-    rate = findings.study.training.learning_rate
     return (
         f'<p class="flag">One learning rate, {rate:g}, serves every arm and was not searched for each: a '
         "difference between ways of tuning is one at this rate.</p>"

@@ -112,6 +112,7 @@ def readings(findings: Findings) -> Sheet:
     for contrast in findings.primary_contrasts:
         row: dict[str, Any] = {"group": wording.axis_name(contrast.axis or ""), "level": contrast.level}
         row["conditional"] = contrast.conditional
+        row["unfair"] = contrast.unfair
         if _is_noise(contrast.axis):
             row["ratio"] = findings.loudness(trials_at(findings, contrast.axis, contrast.level))
         for at in order:
@@ -247,6 +248,7 @@ def contrast_row(contrast: Contrast) -> dict[str, Any]:
         "verdict": contrast.verdict,
         "within_margin": contrast.within_margin,
         "conditional": contrast.conditional,
+        "flagged": bool(contrast.flags),
     }
 
 

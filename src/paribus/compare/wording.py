@@ -29,6 +29,8 @@ READING_MEANINGS = {
     "best_validation": "the scored point of least validation loss of the same group, read on test",
     "equal_train_loss": "where each curve first reaches the train loss that every arm reaches, interpolated",
 }
+UNFAIR = "†"
+"""Marks a difference between sides that do not share all but what is varied."""
 EMULATED = "emulated: an optimistic bound"
 
 

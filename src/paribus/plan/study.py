@@ -99,7 +99,7 @@ class Compare(Settings):
     controls: tuple[Levels, ...] = ()
     estimand: Estimand = "new_seeds_these_items"
     expected_sd: float | None = Field(default=None, gt=0)
-    matched_by: None = None
+    matched_by: Literal["tuning_budget"] | None = None
 
     @property
     def split(self) -> str:

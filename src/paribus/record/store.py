@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -92,6 +93,14 @@ class Store:
         """Return one score of a trial; None where there is none or it is damaged."""
         read = read_score(self.folder(trial_id) / "scores" / f"{score_id}.json")
         return read if isinstance(read, HeldoutScore) else None
+
+    def provenance(self, name: str) -> dict[str, Any] | None:
+        """Return what results were made by, as they name it; None where that is missing or damaged."""
+        try:
+            record = json.loads((self.root / "provenance" / f"{name}.json").read_bytes())
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) else None
 
     def steps(self, trial_id: str) -> pd.DataFrame:
         """Return the training curve, a row an optimizer step; raises RecordError where it cannot be read."""
