@@ -45,7 +45,10 @@ class Stop:
 sys.meta_path.insert(0, Stop())
 main()
 """
-COMMANDS = ["run", "plan", "status", "table", "report", "verify", "data", "init", "doctor", "techniques"]
+COMMANDS = [
+    "run", "plan", "status", "table", "report", "verify", "data", "init", "doctor", "techniques", "claims",
+    "notebooks", "import",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

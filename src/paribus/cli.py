@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from paribus import about, claims, notebooks, screen
+from paribus import about, claims, imports, notebooks, screen
 from paribus.about import Json
 from paribus.errors import ParibusError
 from paribus.screen import err, out, print_json
@@ -199,6 +199,7 @@ def init(
 
 
 app.add_typer(claims.app)
+app.add_typer(imports.app, name="import")
 app.add_typer(notebooks.app)
 app.add_typer(about.app)
 

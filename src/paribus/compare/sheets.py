@@ -17,7 +17,7 @@ from paribus.compare.readings import At, Metric
 if TYPE_CHECKING:
     from paribus.plan.design import Cell
 
-Kind = Literal["text", "level", "number", "percent", "estimate", "difference", "p", "verdict"]
+Kind = Literal["text", "level", "number", "share", "percent", "estimate", "difference", "p", "verdict"]
 
 
 @dataclass(frozen=True)

@@ -146,6 +146,12 @@ def latex(plan: Plan, store: Store) -> str:
     return "\n\n".join([LATEX_PREAMBLE, *made]) + "\n"
 
 
+def show(sheet: Sheet, console: Console) -> None:
+    """Print one table with its note."""
+    console.print(_fitting(sheet, console))
+    console.print(f"[dim]{escape(sheet.note)}[/]\n", highlight=False)
+
+
 LATEX_PREAMBLE = r"""% \usepackage{booktabs,caption,longtable,colortbl,array,newunicodechar}
 % \newunicodechar{α}{\ensuremath{\alpha}} \newunicodechar{±}{\ensuremath{\pm}}
 % \newunicodechar{−}{\ensuremath{-}} \newunicodechar{≈}{\ensuremath{\approx}}"""
@@ -165,6 +171,7 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
     "difference": wording.difference,
     "percent": lambda value: wording.difference(value, 2),
     "p": wording.p_value,
+    "share": wording.number,
     "number": lambda value: f"{value:.3g}",
     "level": wording.level_name,
 }
@@ -278,4 +285,4 @@ def _grouped(row: Mapping[str, Any]) -> dict[str, str]:
     return {"group": str(row["group"])} if "group" in row else {}
 
 
-__all__ = ["all_sheets", "csv", "latex", "rows", "terminal", "text"]
+__all__ = ["all_sheets", "csv", "latex", "rows", "show", "terminal", "text"]
