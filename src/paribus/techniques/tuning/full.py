@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from paribus.techniques.base import Live
 from paribus.techniques.tuning import weights
-from paribus.techniques.tuning.tuner import Tuner
+from paribus.techniques.tuning.tuner import OwnWeights
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
 
-class Full(Tuner):
+class Full(OwnWeights):
     """Train every weight of the model."""
 
     trains_base: ClassVar = True
 
     kind: Literal["full"] = "full"
 
-    @contextmanager
-    def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
-        """Let every parameter train."""
-        with weights.training_only(model, lambda name: True):
-            weights.remember(model, live)
-            yield model
+    def chosen(self, model: PreTrainedModel) -> set[str]:
+        """Name every parameter."""
+        return {name for name, _ in model.named_parameters()}
 
     def save(self, model: torch.nn.Module, folder: Path) -> None:
         """Write the model as transformers does, so that it loads like any other; one with a head by names."""

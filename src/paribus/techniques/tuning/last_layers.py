@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
 from paribus.machine import Machine
 from paribus.techniques.base import Live, NoEffect, Obstacle, Setting
-from paribus.techniques.tuning import weights
-from paribus.techniques.tuning.tuner import Tuner
+from paribus.techniques.tuning.tuner import OwnWeights
 
 if TYPE_CHECKING:
     import torch
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 _WAY_OUT: Final = "set tuning: full to train every layer, or a smaller tuning.layers"
 
 
-class LastLayers(Tuner):
+class LastLayers(OwnWeights):
     """Train the last `layers` decoder layers and freeze all before them.
 
     `final_norm` trains the norm behind the last layer as well, `head` the matrix that gives the logits. Where
@@ -43,14 +41,10 @@ class LastLayers(Tuner):
         found = f"{setting.model.architecture} has {setting.model.layers}"
         return Obstacle(f"the last {self.layers} layers are to train and {found}", _WAY_OUT)
 
-    @contextmanager
-    def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
-        """Let the last layers train, and the norm and head where chosen."""
+    def chosen(self, model: PreTrainedModel) -> set[str]:
+        """Name the weights of the last layers, and of the norm and head where they train too."""
         chosen = {id(parameter) for parameter in self._parameters(model)}
-        names = {name for name, parameter in model.named_parameters() if id(parameter) in chosen}
-        with weights.training_only(model, lambda name: name in names):
-            weights.remember(model, live)
-            yield model
+        return {name for name, parameter in model.named_parameters() if id(parameter) in chosen}
 
     def _parameters(self, model: PreTrainedModel) -> Iterator[torch.nn.Parameter]:
         path, layers = decoder_layers(model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,6 +12,7 @@ from paribus.techniques.tuning import weights
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
 TRAINED = "trained.safetensors"
 
@@ -41,3 +44,18 @@ class Tuner(Technique):
         The base's weights are changed in place, so this ends the life of a model.
         """
         return model
+
+
+class OwnWeights(Tuner):
+    """A way of tuning that adds nothing to a model: it names which of the model's own weights train."""
+
+    def chosen(self, model: PreTrainedModel) -> set[str]:
+        """Return the names of the parameters that train; raises NoEffect where there are none."""
+        raise NotImplementedError
+
+    @contextmanager
+    def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
+        """Let the chosen parameters train, freeze all else, and put back afterwards what trained before."""
+        with weights.training_only(model, self.chosen(model).__contains__):
+            weights.remember(model, live)
+            yield model
