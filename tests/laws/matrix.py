@@ -2,7 +2,8 @@
 
 `python tests/laws/matrix.py [--jobs 2]` goes on where it stopped: what `matrix.jsonl` holds is not asked
 again. `--again failed` asks again what failed, `--again stale` what was measured on other sources. When
-nothing is left, `docs/laws.md` is written; the exit status is 1 where something failed.
+nothing is left, `docs/laws.md` is written; the exit status is 1 where something failed. `--only norms` asks
+the cases whose names begin so, alone and on every architecture, prints what came of it and writes nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -44,7 +46,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
     parser.add_argument("--again", choices=("failed", "stale"), help="ask again what failed or is stale")
+    parser.add_argument("--only", help="how the names of the cases begin; writes nothing")
     given = parser.parse_args()
+    if given.only:
+        return _only(given.only)
     source, wanted = sources(), {(case.name, model): case for case, model in cells()}
     known = {
         (row["case"], row["model"]): row
@@ -67,6 +72,23 @@ def main() -> int:
     print(f"\n{summary(rows)}")
     print(*(f"failed: {' | '.join(one)}" for one in failures(rows)), sep="\n")
     return 1 if failures(rows) else 0
+
+
+def _only(begin: str) -> int:
+    """Ask every law of some single cases on every architecture, and print what came of each."""
+    asked = [(case, model) for case in singles() if case.name.startswith(begin) for model in tiny.MODELS]
+    if not asked:
+        print(f"no case has a name that begins with {begin!r}: {', '.join(case.name for case in singles())}")
+        return 1
+    failed = 0
+    for case, model in asked:
+        laws = ask(case, model, "")["laws"]
+        counts = Counter(kind for kind, *_ in laws.values())
+        print(f"{case.name}, {model}: {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
+        broken = [f"  {law} {size} {note}" for law, (kind, size, note) in laws.items() if kind == "failed"]
+        print(*broken, sep="\n", end="\n" if broken else "")
+        failed += len(broken)
+    return 1 if failed else 0
 
 
 def cells() -> Iterator[tuple[Case, str]]:
