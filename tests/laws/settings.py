@@ -41,6 +41,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"kind": "qlora", "r": 4, "quantisation": "fp4", "double_quantisation": False},
         {"kind": "qlora", "r": 4, "quantisation": "int8"},
         {"kind": "qlora", "r": 4, "quantisation": "int4"},
+        {"kind": "norms", "where": "layers"},
         {"kind": "prefix", "prefix_projection": True},
         {"kind": "p_tuning", "encoder_reparameterization_type": "LSTM"},
         {"kind": "adapter", "placement": "pfeiffer"},

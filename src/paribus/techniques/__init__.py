@@ -36,6 +36,7 @@ from paribus.techniques.tuning.full import Full
 from paribus.techniques.tuning.ia3 import Ia3
 from paribus.techniques.tuning.last_layers import LastLayers
 from paribus.techniques.tuning.lora import Lora
+from paribus.techniques.tuning.norms import Norms
 from paribus.techniques.tuning.orthogonal import Boft, Oft
 from paribus.techniques.tuning.prompt import PrefixTuning, PromptTuning, PTuning
 from paribus.techniques.tuning.qlora import QLora
@@ -51,6 +52,7 @@ Tuning = Annotated[
     | Boft
     | Vera
     | BitFit
+    | Norms
     | PromptTuning
     | PrefixTuning
     | PTuning
@@ -108,6 +110,7 @@ __all__ = [
     "NoCheckpointing",
     "NoEffect",
     "Noise",
+    "Norms",
     "Obstacle",
     "Oft",
     "PTuning",
