@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import tiny
 from judging import judged, numbers
 from paribus.compare.recompute.accumulated import EVEN, FOUR_OF_TWO, UNEVEN, difference, drawn, gradient
-from paribus.techniques import Accumulation
+from paribus.techniques import Accumulation, Full
 
 
 def by_hand(targets: tuple[int, ...], weights: list[float]) -> torch.Tensor:
@@ -41,3 +42,16 @@ def test_a82_a86_a89_equal_counts_are_exact_and_unequal_ones_are_not(claim: str)
 def test_a89_dividing_by_all_targets_is_exact_on_any_counts() -> None:
     for targets in (EVEN, UNEVEN):
         assert difference(targets, Accumulation(steps=4)) < 1e-12
+
+
+def test_a75_eight_micro_batches_of_four_make_a_step_of_32_in_training() -> None:
+    run = tiny.run(
+        tiny.llama(),
+        Full(),
+        Accumulation(steps=8),
+        effective_batch_size=32,
+        examples=tiny.rows(64),
+        max_steps=2,
+    )
+    assert run.trained.resolved["micro_batch"] == 4
+    assert run.trained.counts.examples == 2 * 32

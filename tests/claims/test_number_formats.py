@@ -51,6 +51,7 @@ def test_a57_the_table_of_formats() -> None:
     digits = [found[f"{name}.digits"] for name in DTYPES]
     assert digits == pytest.approx([7.22, 3.31, 2.41, 1.20, 0.90], abs=0.005)
     assert judged("A57").verdict == "supported"
+    assert "FP16's 65504 is cut off" in judged("A57").reason
 
 
 @pytest.mark.parametrize(("claim", "largest", "least"), [("A58", 448, 2**-9), ("A60", 57344, 2**-16)])

@@ -166,11 +166,6 @@ def a52() -> Computed:
             "decay in 300 steps": (100 * (1 - alpha[300] / alpha[0]), "%"),
         },
         Statement(says="the listing runs", holds=runs, found=found),
-        Statement(
-            says="late in a fine-tuning of 300 steps the noise is small",
-            holds=alpha[300] < alpha[0] / 2,
-            found=f"alpha is still {alpha[300]:.2f}",
-        ),
     )
 
 

@@ -95,7 +95,7 @@ def a56() -> Computed:
         Statement(
             says="its FP32 bits are 0 10000001 10100000000000000000000",
             holds=written == "0 10000001 10100000000000000000000",
-            found=written,
+            found="" if written == "0 10000001 10100000000000000000000" else written,
         ),
     )  # fmt: skip
 
@@ -109,7 +109,17 @@ def a57() -> Computed:
             "largest": form.largest, "digits": form.digits,
         }  # fmt: skip
         numbers |= {f"{form.name}.{name}": value for name, value in found.items()}
-    return computed(numbers)
+    ranges = {form.name: form.largest for form in (FP32, FP16, BF16)}
+    printed = {"FP32": 3.4e38, "FP16": 6.5e4, "BF16": 3.4e38}
+    cut = [name for name, value in ranges.items() if f"{value:.1e}" != f"{printed[name]:.1e}"]
+    return computed(
+        numbers,
+        Statement(
+            says="bits, digits and the ranges of FP8 are right, and the other ranges within 1 %",
+            holds=all(math.isclose(value, printed[name], rel_tol=0.01) for name, value in ranges.items()),
+            found="; ".join(f"{name}'s {ranges[name]:g} is cut off, not rounded" for name in cut),
+        ),
+    )
 
 
 def _eight_bits(form: Bits, listed: tuple[float, ...]) -> Computed:
