@@ -39,7 +39,7 @@ def _gradients(even: float, uneven: float) -> tuple[Statement, Statement]:
             found="up to rounding in fp64",
         ),
         Statement(
-            says="so it is for a language model, whose texts have unequal numbers of targets",
+            says="a language model's gradient, its texts of unequal numbers of targets, is the whole batch's",
             holds=uneven < 1e-12,
             found=f"{uneven:.0%} off where eight texts have 1 to 6 targets; divided by the step's targets "
             "it is exact",
@@ -143,12 +143,12 @@ def a31() -> Computed:
         {"memory.whole": (whole, "GB"), "memory.accumulated": (accumulated, "GB")},
         *_gradients(even, uneven),
         Statement(
-            says="with as many targets the curve of the loss is the whole batch's",
+            says="with as many targets in each micro-batch the curve is the whole batch's",
             holds=off[0] < 1e-12,
             found="up to rounding in fp64",
         ),
         Statement(
-            says="so it is with unequal counts",
+            says="with unequal numbers of targets the curve is the whole batch's",
             holds=off[1] < 1e-12,
             found=f"up to {off[1]:.1%} off in 24 steps of Adam",
         ),

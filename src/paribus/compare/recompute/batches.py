@@ -35,12 +35,11 @@ def shape(name: str, found: Sequence[int]) -> dict[str, float]:
 
 
 def refused(call: Callable[[], object]) -> str:
-    """Say with which error and first words a call ends, or that it runs."""
+    """Say with which error and first sentence a call ends, or that it runs."""
     try:
         call()
     except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
-        said = str(error).splitlines()[0]
-        return f"{type(error).__name__}: {said if len(said) <= 90 else said[:87] + '...'}"
+        return f"{type(error).__name__}: {str(error).splitlines()[0].split('. ')[0].rstrip('.')}"
     return "nothing: it runs"
 
 
