@@ -8,10 +8,10 @@ differ in it alone, so that its effect can be told apart; a setting of training 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from paribus.compare import wording
 from paribus.compare.contrast import Contrast, baseline_of, level_pairings
@@ -107,7 +107,7 @@ class Checked:
     """What came of one kind over all comparisons of a study: a line, and one for each that differs."""
 
     kind: Kind
-    flags: tuple[Flag, ...]
+    word: Literal["same", "declared", "differ"]
     text: str
     items: tuple[str, ...] = ()
 
@@ -196,6 +196,16 @@ class Guard:
         """Return every flag of the study, each once."""
         return list(dict.fromkeys(one.flag for one in self.comparisons if one.flag))
 
+    @property
+    def count(self) -> int:
+        """Count the comparisons that have a pair at all."""
+        return len({one.contrast for one in self.comparisons})
+
+    @property
+    def flagged(self) -> int:
+        """Count the comparisons that are not fair."""
+        return len({one.contrast for one in self.comparisons if one.flag})
+
     def summary(self) -> list[Checked]:
         """Say of each kind that could be compared what came of it."""
         return [found for kind in KINDS if (found := self._summary(kind))]
@@ -206,18 +216,17 @@ class Guard:
         different = [one for one in own if one.differences]
         if not shared and not different:
             return None
-        flags = tuple(flag for one in own if (flag := one.flag))
-        if flags:
-            named = [one for one in different if not one.declared_by]
-            return Checked(kind, flags, f"{len(named)} of {_count(len(own))} differ:", tuple(_named(named)))
+        undeclared = [one for one in different if one.flag]
+        if undeclared:
+            text = f"{len(undeclared)} of {_count(len(own))}:"
+            return Checked(kind, "differ", text, tuple(map(_named, undeclared)))
         if different:
             axes = dict.fromkeys(wording.axis_name(one.declared_by or "") for one in different)
-            text = f"Declared by what varies, {wording.listed(list(axes))}:"
             alone = [one for one in different if one.contrast.axis] or different
-            return Checked(kind, (), text, tuple(_named(alone)))
-        values = dict.fromkeys(_facts_said(facts) for facts in shared)
-        value = next(iter(values)) if len(values) == 1 else "in each pair, not across other axes"
-        return Checked(kind, (), f"The same: {value}.")
+            text = f"Changed by what varies, {wording.listed(list(axes))}:"
+            return Checked(kind, "declared", text, tuple(map(_named, alone)))
+        values = dict.fromkeys(map(_facts_said, shared))
+        return Checked(kind, "same", next(iter(values)) if len(values) == 1 else "In each pair the same.")
 
     @property
     def unrecorded(self) -> list[str]:
@@ -240,11 +249,11 @@ class Guard:
         return None if len(kinds) < 2 or searched else study.training.learning_rate
 
 
-def _named(comparisons: Iterable[Comparison]) -> Iterator[str]:
-    for one in comparisons:
-        axis = f"{wording.axis_name(one.contrast.axis)} " if one.contrast.axis else ""
-        named = f"{axis}{wording.level_name(one.contrast.level)}"
-        yield f"{named}: {one.sentence.removeprefix(one.kind.title + ': ')}"
+def _named(comparison: Comparison) -> str:
+    contrast = comparison.contrast
+    axis = f"{wording.axis_name(contrast.axis)} " if contrast.axis else ""
+    said = comparison.sentence.removeprefix(f"{comparison.kind.title}: ")
+    return f"{axis}{wording.level_name(contrast.level)}: {said}"
 
 
 def _count(number: int) -> str:

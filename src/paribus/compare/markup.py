@@ -15,7 +15,7 @@ GLYPHS = {
     "better": "▲", "worse": "▼", "negligible": "≈", "equivalent": "≈", "undecided": "?",
     "one pair": "1", "no pair": "–",
     "supported": "✓", "contradicted": "✗", "inconclusive": "?", "not run": "–", "baseline": "●",
-    "failed": "!",
+    "failed": "!", "same": "✓", "declared": "≠", "differ": "†",
 }  # fmt: skip
 LEFT = ("text", "level", "verdict")
 
@@ -47,6 +47,9 @@ def table(sheet: Sheet, *, marks: Mapping[int, Mapping[str, str]] | None = None,
         cells = "".join(_cell(row, column) for column in sheet.columns)
         data = "".join(f' data-{k}="{text(v)}"' for k, v in (marks or {}).get(index, {}).items())
         body.append(f'<tr class="{_row_class(row)}"{data}>{cells}</tr>')
+        if row.get("unfair"):
+            said = f"{wording.UNFAIR} {row['unfair']}"
+            body.append(f'<tr class="unfair"><td colspan="{len(sheet.columns)}">{text(said)}</td></tr>')
     head = _spanners(sheet.columns) + "".join(_heading(column) for column in sheet.columns)
     note = f'<p class="note">{text(sheet.note)}</p>' if sheet.note else ""
     above = f"<caption>{text(sheet.title)}</caption>" if caption else ""
@@ -102,7 +105,7 @@ def _value(value: Any, row: Mapping[str, Any], column: Column) -> str:
     if column.kind == "verdict":
         if row.get("baseline"):
             return chip("baseline")
-        return chip(value, " *" if row.get("conditional") and value != "no pair" else "") if value else ""
+        return chip(value, tables.marks(row)) if value else ""
     if value is None or value == "":
         return (
             '<span class="absent">–</span>'
@@ -113,7 +116,7 @@ def _value(value: Any, row: Mapping[str, Any], column: Column) -> str:
         return _estimate(value, column)
     if isinstance(value, list | tuple):
         return "<br>".join(text(item) for item in value)
-    return text(tables.text(value, column))
+    return text(tables.text(value, column) + tables.mark(row, column))
 
 
 def _estimate(found: Estimate, column: Column) -> str:

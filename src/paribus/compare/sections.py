@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from paribus.compare import answer, beside, choices, markup, sheets, wording
+from paribus.compare import answer, beside, choices, fairness, markup, sheets, tables, wording
 from paribus.compare.claim import Claims
 from paribus.compare.findings import Findings
 from paribus.compare.markup import text
@@ -104,8 +104,8 @@ def cells(findings: Findings) -> str:
     }
     long = len(sheet.rows) > LONG_TABLE
     above = choices.filters(findings) if long else ""
-    star = any(row.get("conditional") for row in sheet.rows)
-    note = '<p class="note">* conditional: some trials of this arm did not finish.</p>' if star else ""
+    signs = tables.signs(sheet)
+    note = f'<p class="note">{text(signs)}</p>' if signs else ""
     return section("cells", "Every cell", above, markup.table(sheet, marks=marks, caption=False), note)
 
 
@@ -132,6 +132,15 @@ def effects(findings: Findings, drawn: bool) -> str:
         "effects", "Each level against the baseline", figure if drawn else "",
         f'<h3>At the three readings</h3><ul class="note">{meanings}</ul>', markup.table(sheet, caption=False),
     )  # fmt: skip
+
+
+def fair(findings: Findings) -> str:
+    """Say of everything that the sides of a comparison must share whether they do."""
+    sheet = fairness.checked(findings)
+    if not sheet.rows:
+        return ""
+    lead = f"<p>{text(fairness.answer(findings))}</p>"
+    return section("fair", sheet.title, lead, markup.table(sheet, caption=False))
 
 
 def overfit(findings: Findings, claims: Claims, drawn: bool) -> str:

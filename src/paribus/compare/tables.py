@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from paribus.compare import beside, sheets, wording
+from paribus.compare import beside, fairness, sheets, wording
 from paribus.compare.claim import Claims, read_claims
 from paribus.compare.findings import CellFindings, Findings, reason
 from paribus.compare.memorisation import memorisation
@@ -59,9 +59,10 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
         if sheet.name in wanted:
             shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
             console.print(_fitting(shown, console))
-            starred = " * conditional: some trials of this arm did not finish." if _starred(sheet) else ""
-            note = "" if sheet.name == "failures" else sheet.note + starred
+            note = "" if sheet.name == "failures" else f"{sheet.note} {signs(sheet)}".strip()
             console.print(f"[dim]{escape(note)}[/]\n" if note else "", highlight=False)
+            for line in fairness.lines(findings) if sheet.name == "comparison" else ():
+                console.print(escape(f"{line}\n"), style="red", highlight=False)
     if findings.missing:
         console.print(f"{len(findings.missing)} of {len(plan.jobs)} trials have no recorded outcome yet.")
 
@@ -71,7 +72,7 @@ def csv(plan: Plan, store: Store) -> str:
 
     One row a cell: a column for each axis; `finished`, `planned`; for each reading `<reading>_mean`,
     `<reading>_low`, `<reading>_high` and `<reading>_n`; at the primary reading `difference`, its `_low`,
-    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`; `noise_ratio`, the RMS of NEFTune's noise over
+    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`, `flags` (in what it is not a fair comparison); `noise_ratio`, the RMS of NEFTune's noise over
     that of the embeddings; and `trials`, ids separated by spaces.
     """
     findings = Findings(plan, store)
@@ -87,6 +88,7 @@ def csv(plan: Plan, store: Store) -> str:
         "p_holm",
         "p_tost",
         "verdict",
+        "flags",
         "noise_ratio",
     ]
     out = io.StringIO()
@@ -109,7 +111,7 @@ def _csv_row(cell: CellFindings) -> dict[str, Any]:
     if found.difference is not None:
         row |= _spread("difference", found.difference) | {"difference": found.difference.mean}
         row |= {"p": found.difference.p, "p_holm": found.holm_p, "p_tost": found.tost_p}
-    return row | {"verdict": found.verdict}
+    return row | {"verdict": found.verdict, "flags": " ".join(flag.kind for flag in found.flags)}
 
 
 def _spread(name: str, estimate: Estimate) -> dict[str, Any]:
@@ -125,7 +127,8 @@ def rows(plan: Plan, store: Store) -> dict[str, Any]:
     (id), `group` (id without the seed), `seed`, `outcome`, `reason` (absent where finished), `coordinates`
     (axis -> level), `settings` (the whole trial), `metrics` (metric -> reading -> value; the readings are
     base, last, best_validation, equal_train_loss, each absent where the curve has no such place), `cost`,
-    `resolved`, `proof` (axis -> evidence), `warnings`, `machine_class`, `provenance`.
+    `resolved`, `proof` (axis -> evidence), `warnings`, `machine_class`, `provenance`. `fairness` says in what
+    the sides of the comparisons differ beside what is varied.
     """
     findings, places = Findings(plan, store), coordinates(plan)
     metrics = _metrics(findings)
@@ -135,6 +138,7 @@ def rows(plan: Plan, store: Store) -> dict[str, Any]:
         "study": plan.study.name,
         "metric": str(findings.metric),
         "at": findings.primary,
+        "fairness": fairness.to_json(findings),
         "rows": [_row(known, places.get(known.job.trial_id, {}), metrics) for known in found],
     }
 
@@ -154,7 +158,8 @@ def show(sheet: Sheet, console: Console) -> None:
 
 LATEX_PREAMBLE = r"""% \usepackage{booktabs,caption,longtable,colortbl,array,newunicodechar}
 % \newunicodechar{α}{\ensuremath{\alpha}} \newunicodechar{±}{\ensuremath{\pm}}
-% \newunicodechar{−}{\ensuremath{-}} \newunicodechar{≈}{\ensuremath{\approx}}"""
+% \newunicodechar{−}{\ensuremath{-}} \newunicodechar{≈}{\ensuremath{\approx}}
+% \newunicodechar{†}{\ensuremath{\dagger}}"""
 
 
 def text(value: Any, column: Column) -> str:
@@ -164,6 +169,17 @@ def text(value: Any, column: Column) -> str:
     if isinstance(value, list | tuple):
         return "; ".join(map(str, value))
     return _WRITTEN[column.kind](value) if column.kind in _WRITTEN else str(value)
+
+
+def marks(row: Mapping[str, Any]) -> str:
+    """Return what stands after a verdict: that some trials did not finish, that it is not a fair one."""
+    some = " *" if row.get("conditional") and row.get("verdict") != "no pair" else ""
+    return some + (f" {wording.UNFAIR}" if row.get("flagged") else "")
+
+
+def mark(row: Mapping[str, Any], column: Column) -> str:
+    """Return what stands after the level of a row whose difference is not a fair one."""
+    return f" {wording.UNFAIR}" if column.kind == "level" and row.get("unfair") else ""
 
 
 _WRITTEN: dict[str, Callable[[Any], str]] = {
@@ -219,7 +235,7 @@ def _rich_cell(row: Mapping[str, Any], column: Column, narrow: bool) -> Text:
         shown = shown.replace(", ", ",\N{NO-BREAK SPACE}").replace(" [", "\n[").replace(" ±", "\n±")
     if column.kind == "verdict":
         shown = "baseline" if row.get("baseline") else shown
-        shown += " *" if row.get("conditional") and value not in (None, "no pair") else ""
+        shown += marks(row) if value else ""
         return Text(shown, style=VERDICT_STYLE.get(str(value), "dim"))
     if column.key == "seeds" and row.get("complete") is False:
         return Text(shown, style="yellow")
@@ -257,8 +273,14 @@ def _row(known: Recorded, place: dict[str, str], metrics: Mapping[str, Any]) -> 
     }
 
 
-def _starred(sheet: Sheet) -> bool:
-    return any(row.get("conditional") and row.get("verdict") != "no pair" for row in sheet.rows)
+def signs(sheet: Sheet) -> str:
+    """Explain the signs that stand after a table's verdicts."""
+    used = "".join(marks(row) for row in sheet.rows)
+    star = "* conditional: some trials of this arm did not finish. " if "*" in used else ""
+    unfair = (
+        f"{wording.UNFAIR} the sides differ in more than what is varied." if wording.UNFAIR in used else ""
+    )
+    return (star + unfair).strip()
 
 
 def _first_group(sheet: Sheet) -> tuple[Mapping[str, Any], ...]:
@@ -271,18 +293,24 @@ def _latex(sheet: Sheet) -> str:
     from great_tables import GT
 
     frame = pd.DataFrame(
-        [{c.key: text(row.get(c.key), c) for c in sheet.columns} | _grouped(row) for row in sheet.rows]
+        [{c.key: _latex_text(row, c) for c in sheet.columns} | _grouped(row) for row in sheet.rows]
     )
     grouped = "group" in frame
     table = GT(frame, groupname_col="group" if grouped else None).tab_header(sheet.title)
     table = table.cols_label(cases={column.key: column.title for column in sheet.columns})
     for spanner in dict.fromkeys(column.spanner for column in sheet.columns if column.spanner):
         table = table.tab_spanner(spanner, [c.key for c in sheet.columns if c.spanner == spanner])
-    return table.tab_source_note(sheet.note).as_latex()
+    return table.tab_source_note(f"{sheet.note} {signs(sheet)}".strip()).as_latex()
+
+
+def _latex_text(row: Mapping[str, Any], column: Column) -> str:
+    value = row.get(column.key)
+    ending = marks(row) if column.kind == "verdict" and value else mark(row, column)
+    return text(value, column) + ending
 
 
 def _grouped(row: Mapping[str, Any]) -> dict[str, str]:
     return {"group": str(row["group"])} if "group" in row else {}
 
 
-__all__ = ["all_sheets", "csv", "latex", "rows", "show", "terminal", "text"]
+__all__ = ["all_sheets", "csv", "latex", "rows", "show", "signs", "terminal", "text"]
