@@ -37,7 +37,7 @@ def test_a06_the_table_counts_weights_alone() -> None:
 
 
 def test_activations_are_those_of_a_hand_count() -> None:
-    """In fp32, without dropout, a token leaves at least 6 vectors of the width and 4 of the feed-forward layer.
+    """In fp32 a token leaves at least 6 vectors of the width and 4 of the feed-forward layer.
 
     That in each of 32 layers, and the log softmax over the vocabulary.
     """

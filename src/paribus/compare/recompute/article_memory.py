@@ -161,6 +161,7 @@ def a34() -> Computed:
     for size, (name, micro, steps) in models.items():
         found |= {
             f"memory.{size}": (state(name), "GB"),
+            f"steps.{size}": BATCH // micro,
             f"effective_batch.{size}": micro * steps,
             f"weights_in_16_bits.{size}": (2 * parameters(name) / GB, "GB"),
         }
