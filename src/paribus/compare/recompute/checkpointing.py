@@ -59,12 +59,12 @@ def of_the_listing() -> tuple[Statement, Statement]:
         Statement(
             says=f"with segments={SEGMENTS}, as listed, activations grow with the root of the layers",
             holds=abs(eight - 0.5) < 0.1,
-            found=f"with their power {eight:.2f}",
+            found=f"with their number to the power {eight:.2f}",
         ),
         Statement(
-            says="under gradient_checkpointing_enable(), as listed, they do",
+            says="under gradient_checkpointing_enable(), as listed, they grow with that root",
             holds=abs(switch - 0.5) < 0.1,
-            found=f"with their power {switch:.2f}: the input of each layer is kept, "
+            found=f"to the power {switch:.2f}: the input of each layer is kept, "
             f"{kept(64, 'layers') / kept(64, 'roots'):.2f} of the bytes of root-many segments in 64 layers",
         ),
     )

@@ -193,7 +193,7 @@ def b42() -> Computed:
 
     alike, far = _merged(torch.float64)
     rounded = ", ".join(
-        f"about 1e{round(math.log10(_merged(dtype)[1]))} in {str(dtype).removeprefix('torch.')}"
+        f"within 1e{math.ceil(math.log10(3 * _merged(dtype)[1]))} in {str(dtype).removeprefix('torch.')}"
         for dtype in (torch.float32, torch.bfloat16)
     )
     return computed(
