@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paribus.compare import markup, wording
+from paribus.compare import fairness, markup, wording
 from paribus.compare.findings import CellFindings, Findings
 from paribus.compare.markup import text
 from paribus.compare.sections import section
@@ -74,7 +74,7 @@ def _trial_row(found: CellFindings, findings: Findings) -> str:
 
 def _not_compared(findings: Findings) -> str:
     """Name what no result says, so that the sides of a contrast could not be compared in it."""
-    missing = "; ".join(findings.guard.unrecorded)
+    missing = "; ".join(fairness.unrecorded(findings))
     return f'<p class="note">Not recorded, and so not compared: {text(missing)}.</p>' if missing else ""
 
 

@@ -125,14 +125,15 @@ def _template(seen: Seen) -> Facts:
     return {"": seen.recorded.job.trial.content.template_sha256[:12]}
 
 
-def _numerics(seen: Seen) -> Facts:
+def _dtype(seen: Seen) -> Facts:
     used = seen.recorded.result.resolved
-    return {
-        "weights": used.get("parameter_dtype"),
-        "mixed precision": used.get("mixed_precision"),
-        "attention": used.get("attention"),
-        "attention kernel": used.get("attention_kernel"),
-    }
+    return {"weights": used.get("parameter_dtype"), "mixed precision": used.get("mixed_precision")}
+
+
+def _attention(seen: Seen) -> Facts:
+    """Read the implementation that the model took and the kernel that torch chose for it."""
+    used = seen.recorded.result.resolved
+    return {"implementation": used.get("attention"), "kernel": used.get("attention_kernel")}
 
 
 def _libraries(seen: Seen) -> Facts:
@@ -167,7 +168,8 @@ KINDS: Final = (
     Kind("evaluation_precision", "Evaluation precision", _evaluation_precision),
     Kind("checkpoint_rule", "Checkpoint rule", _checkpoint),
     Kind("template", "Template of the text", _template),
-    Kind("numerics", "Dtype and attention kernel", _numerics),
+    Kind("dtype", "Dtype", _dtype),
+    Kind("attention", "Attention", _attention),
     Kind("libraries", "Library versions", _libraries),
     Kind("machine", "Machine class", _machine),
     Kind("overlap", "Test prompts trained on", _overlap, _either),

@@ -209,8 +209,8 @@ class Findings:
             if estimate is not None:
                 estimates[at] = estimate
         done = sum(k in self.finished for k in trials)
-        if contrast is not None:
-            contrast = self.guard.checked(contrast, cell)
+        if contrast is not None and self.baseline is not None:
+            contrast = self.guard.checked(contrast, (cell, self.baseline))
         return CellFindings(cell, len(trials), done, trials, estimates, contrast)
 
     @cached_property

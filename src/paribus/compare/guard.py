@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from paribus.compare import wording
-from paribus.compare.contrast import Contrast, baseline_of, level_pairings
+from paribus.compare.contrast import Contrast
 from paribus.compare.facts import KINDS, OTHERWISE_NAMED, Facts, Kind, Seen, machine_class
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ LENGTH: Final = frozenset({"tokens", "optimizer_steps", "checkpoint_rule"})
 """What follows from how long training is: with it goes how many points are scored along the way."""
 DECLARES: Final[Mapping[str, frozenset[str]]] = {
     "model": frozenset({"tokens"}),
-    "model.load_dtype": frozenset({"numerics", "evaluation_precision"}),
+    "model.load_dtype": frozenset({"dtype", "attention", "evaluation_precision"}),
     "data": LENGTH,
     "data.template": frozenset({"tokens", "template"}),
-    "training": LENGTH | {"effective_batch", "schedule", "numerics"},
+    "training": LENGTH | {"effective_batch", "schedule", "attention"},
     "training.epochs": LENGTH,
     "training.max_steps": LENGTH,
     "training.max_length": LENGTH,
     "training.effective_batch_size": LENGTH | {"effective_batch"},
-    "training.padding_free": frozenset({"numerics"}),
-    "precision": frozenset({"numerics"}),
+    "training.padding_free": frozenset({"attention"}),
+    "precision": frozenset({"dtype", "attention"}),
 }
 """What each axis changes by definition; a setting that is not named changes what its block does."""
 
@@ -69,7 +69,7 @@ class Difference:
     pairs: int
 
     def __str__(self) -> str:
-        return f"{self.part} {_said(self.ours)} against {_said(self.theirs)}".strip()
+        return f"{self.part} {said(self.ours)} against {said(self.theirs)}".strip()
 
 
 @dataclass(frozen=True)
@@ -89,27 +89,18 @@ class Comparison:
         if not self.differences or self.declared_by:
             return None
         ours, theirs = (
-            ", ".join(f"{d.part} {_said(getattr(d, side))}".strip() for d in self.differences)
+            ", ".join(f"{d.part} {said(getattr(d, side))}".strip() for d in self.differences)
             for side in ("ours", "theirs")
         )
-        return Flag(self.kind.name, self.contrast.axis, self.contrast.level, ours, theirs, self.sentence)
+        sentence = f"{self.kind.title}: {self.difference}."
+        return Flag(self.kind.name, self.contrast.axis, self.contrast.level, ours, theirs, sentence)
 
     @property
-    def sentence(self) -> str:
-        """Say how the sides differ: `Optimizer steps: 32 against 64, in 1 of 3 pairs.`"""
+    def difference(self) -> str:
+        """Say how the sides differ: `32 against 64, in 1 of 3 pairs`."""
         found, whole = max(d.pairs for d in self.differences), len(self.contrast.matched)
         some = f", in {found} of {whole} pairs" if found < whole else ""
-        return f"{self.kind.title}: {'; '.join(map(str, self.differences))}{some}."
-
-
-@dataclass(frozen=True)
-class Checked:
-    """What came of one kind over all comparisons of a study: a line, and one for each that differs."""
-
-    kind: Kind
-    word: Literal["same", "declared", "differ"]
-    text: str
-    items: tuple[str, ...] = ()
+        return f"{'; '.join(map(str, self.differences))}{some}"
 
 
 class Guard:
@@ -119,19 +110,39 @@ class Guard:
         self.findings = findings
         self._facts: dict[tuple[Any, ...], Facts] = {}
 
-    def checked(self, contrast: Contrast, cell: Cell | None = None) -> Contrast:
-        """Return a contrast with its flags; `cell` is the one that is compared with the baseline."""
-        found = (one.flag for one in self.compared(contrast, cell))
+    def checked(self, contrast: Contrast, cells: tuple[Cell, Cell] | None = None) -> Contrast:
+        """Return a contrast with its flags; `cells` are its two where it is one of single cells."""
+        found = (one.flag for one in self.compared(contrast, cells))
         return replace(contrast, flags=tuple(flag for flag in found if flag))
 
-    def compared(self, contrast: Contrast, cell: Cell | None = None) -> list[Comparison]:
+    def compared(self, contrast: Contrast, cells: tuple[Cell, Cell] | None = None) -> list[Comparison]:
         """Compare the sides of a contrast, kind by kind."""
-        levels = {contrast.axis: contrast.level} if contrast.axis else {}
-        if self._base and cell and not levels:
-            levels = wording.changed(cell.coordinates, self._base.coordinates)
-        return [self._compared(kind, contrast, levels) for kind in KINDS]
+        if contrast.axis or cells is None:
+            declaring = [contrast.axis] if contrast.axis else []
+        else:
+            declaring = [axis for axis in cells[0].coordinates if self._declaring(axis, *cells)]
+        return [self._compared(kind, contrast, declaring) for kind in KINDS]
 
-    def _compared(self, kind: Kind, contrast: Contrast, changed: Mapping[str, str]) -> Comparison:
+    def _declaring(self, axis: str, one: Cell, other: Cell) -> bool:
+        """Say whether two cells differ in an axis, and its effect can be told apart or is matched."""
+        levels = {cell.coordinates[axis] for cell in (one, other)}
+        if len(levels) < 2:
+            return False
+        if self.findings.study.compare.matched_by and axis.partition(".")[0] == "training":
+            return True
+        return any(levels <= alone for alone in self._alone[axis])
+
+    @cached_property
+    def _alone(self) -> dict[str, list[set[str]]]:
+        """Return for each axis the sets of levels that cells have which differ in nothing else."""
+        found: dict[str, dict[tuple[str, ...], set[str]]] = {}
+        for cell in self.findings.plan.cells:
+            for axis, level in cell.coordinates.items():
+                rest = tuple(other for name, other in cell.coordinates.items() if name != axis)
+                found.setdefault(axis, {}).setdefault(rest, set()).add(level)
+        return {axis: [*sets.values()] for axis, sets in found.items()}
+
+    def _compared(self, kind: Kind, contrast: Contrast, declaring: Iterable[str]) -> Comparison:
         pairs = [[self._read(kind, k, contrast) for k in pair] for pair in contrast.matched]
         missing, differences, shared = dict[str, None](), [], list[Facts]()
         for part in dict.fromkeys(part for ours, theirs in pairs for part in (*ours, *theirs)):
@@ -145,7 +156,7 @@ class Guard:
                 differences.append(Difference(part, ours, theirs, len(unfair)))
         if not differences:
             shared = [{k: v for k, v in ours.items() if v is not None} for ours, _ in pairs]
-        declared = self._declared(kind.name, changed) if differences else None
+        declared = next((axis for axis in declaring if kind.name in declares(axis)), None)
         return Comparison(kind, contrast, tuple(differences), declared, tuple(shared), tuple(missing))
 
     def _read(self, kind: Kind, trial_id: str, contrast: Contrast) -> Facts:
@@ -163,79 +174,15 @@ class Guard:
         score = next(iter(scores), None)
         return Seen(recorded, score, findings.curves[trial_id], made_by, metric, at, group)
 
-    def _declared(self, kind: str, changed: Mapping[str, str]) -> str | None:
-        """Name the axis that changes a kind by definition and can be told apart, or is matched."""
-        for axis, level in changed.items():
-            if kind in declares(axis):
-                matched = axis.partition(".")[0] == "training" and self.findings.study.compare.matched_by
-                if matched or (axis, level) in self._told_apart:
-                    return axis
-        return None
-
-    @cached_property
-    def _base(self) -> Cell | None:
-        return baseline_of(self.findings.plan.cells)
-
-    @cached_property
-    def _told_apart(self) -> set[tuple[str, str]]:
-        """Return the levels in which some cell alone differs from one at the baseline's level."""
-        return {(axis, level) for axis, level, _ in level_pairings(self.findings.plan.cells)}
-
     @cached_property
     def comparisons(self) -> list[Comparison]:
         """Compare everything that the study contrasts: each level, and each cell that differs in several."""
         found = self.findings
         made = [one for contrast in found.primary_contrasts for one in self.compared(contrast)]
         for one in found.cells:
-            if one.contrast and not one.contrast.axis:
-                made += self.compared(one.contrast, one.cell)
+            if one.contrast and found.baseline and not one.contrast.axis:
+                made += self.compared(one.contrast, (one.cell, found.baseline))
         return [one for one in made if one.contrast.matched]
-
-    @property
-    def flags(self) -> list[Flag]:
-        """Return every flag of the study, each once."""
-        return list(dict.fromkeys(one.flag for one in self.comparisons if one.flag))
-
-    @property
-    def count(self) -> int:
-        """Count the comparisons that have a pair at all."""
-        return len({one.contrast for one in self.comparisons})
-
-    @property
-    def flagged(self) -> int:
-        """Count the comparisons that are not fair."""
-        return len({one.contrast for one in self.comparisons if one.flag})
-
-    def summary(self) -> list[Checked]:
-        """Say of each kind that could be compared what came of it."""
-        return [found for kind in KINDS if (found := self._summary(kind))]
-
-    def _summary(self, kind: Kind) -> Checked | None:
-        own = [one for one in self.comparisons if one.kind == kind]
-        shared = [facts for one in own for facts in one.shared if facts]
-        different = [one for one in own if one.differences]
-        if not shared and not different:
-            return None
-        undeclared = [one for one in different if one.flag]
-        if undeclared:
-            text = f"{len(undeclared)} of {_count(len(own))}:"
-            return Checked(kind, "differ", text, tuple(map(_named, undeclared)))
-        if different:
-            axes = dict.fromkeys(wording.axis_name(one.declared_by or "") for one in different)
-            alone = [one for one in different if one.contrast.axis] or different
-            text = f"Changed by what varies, {wording.listed(list(axes))}:"
-            return Checked(kind, "declared", text, tuple(map(_named, alone)))
-        values = dict.fromkeys(map(_facts_said, shared))
-        return Checked(kind, "same", next(iter(values)) if len(values) == 1 else "In each pair the same.")
-
-    @property
-    def unrecorded(self) -> list[str]:
-        """Name what is not recorded of some trials and so was not compared there."""
-        found: dict[str, dict[str, None]] = {}
-        for one in self.comparisons:
-            if one.unrecorded:
-                found.setdefault(one.kind.title, {}).update(dict.fromkeys(filter(None, one.unrecorded)))
-        return [f"{title} ({', '.join(parts)})" if parts else title for title, parts in found.items()]
 
     def machines(self, trials: Iterable[str]) -> list[str]:
         """Name the machine classes some trials ran on; speed is compared only where there is one."""
@@ -249,27 +196,12 @@ class Guard:
         return None if len(kinds) < 2 or searched else study.training.learning_rate
 
 
-def _named(comparison: Comparison) -> str:
-    contrast = comparison.contrast
-    axis = f"{wording.axis_name(contrast.axis)} " if contrast.axis else ""
-    said = comparison.sentence.removeprefix(f"{comparison.kind.title}: ")
-    return f"{axis}{wording.level_name(contrast.level)}: {said}"
-
-
-def _count(number: int) -> str:
-    return f"{number} comparison{'' if number == 1 else 's'}"
-
-
-def _facts_said(facts: Facts) -> str:
-    return ", ".join(f"{part} {_value(value)}".strip() for part, value in facts.items())
-
-
-def _said(values: tuple[Any, ...]) -> str:
-    shown = [_value(value) for value in values]
+def said(values: tuple[Any, ...]) -> str:
+    shown = [written(one) for one in values]
     return wording.listed(shown if len(shown) <= 3 else [*shown[:2], f"{len(shown) - 2} others"])
 
 
-def _value(value: Any) -> str:
+def written(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)

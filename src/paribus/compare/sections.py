@@ -136,7 +136,7 @@ def effects(findings: Findings, drawn: bool) -> str:
 
 def fair(findings: Findings) -> str:
     """Say of everything that the sides of a comparison must share whether they do."""
-    sheet = fairness.checked(findings)
+    sheet = fairness.sheet(findings)
     if not sheet.rows:
         return ""
     lead = f"<p>{text(fairness.answer(findings))}</p>"

@@ -72,8 +72,9 @@ def csv(plan: Plan, store: Store) -> str:
 
     One row a cell: a column for each axis; `finished`, `planned`; for each reading `<reading>_mean`,
     `<reading>_low`, `<reading>_high` and `<reading>_n`; at the primary reading `difference`, its `_low`,
-    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`, `flags` (in what it is not a fair comparison); `noise_ratio`, the RMS of NEFTune's noise over
-    that of the embeddings; and `trials`, ids separated by spaces.
+    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`, `flags` (kinds in which it is not fair);
+    `noise_ratio`, the RMS of NEFTune's noise over that of the embeddings; and `trials`, ids separated by
+    spaces.
     """
     findings = Findings(plan, store)
     estimates = [f"{at}_{part}" for at in READINGS for part in ("mean", "low", "high", "n")]
