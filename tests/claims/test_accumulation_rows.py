@@ -41,7 +41,9 @@ def test_a28_unscaled_gradients_are_four_times_too_large() -> None:
 def test_a29_the_final_step_counts_what_is_left_by_k() -> None:
     """Two of four that are left count a quarter each: a gradient of half its size."""
     assert numbers("A29") == {"weight_of_each_in_the_final_step": 0.25, "weight_in_their_mean": 0.5}
-    assert failed("A29") == ["its gradient is their mean, as that of every other step is"]
+    assert failed("A29") == [
+        "the final step's gradient is the mean of what is left, as every other step's is"
+    ]
 
 
 def test_a30_without_a_final_step_leftovers_leak_into_the_next_epoch() -> None:
@@ -87,7 +89,9 @@ def test_a38_the_probe_holds_nothing_and_its_steps_end_at_none() -> None:
 def test_a39_the_floor_is_right_for_one_listing_and_wrong_for_the_other() -> None:
     found = numbers("A39")
     assert found == {"planned": 4, "steps.without_final": 4, "steps.with_final": 2 * math.ceil(10 / 4)}
-    assert failed("A39") == ["they are those of the article's own trainer, which takes one"]
+    assert failed("A39") == [
+        "(batches // k) x epochs are the optimizer steps of its trainer, which takes a final step"
+    ]
     assert "to 0.5 of its peak" in judged("A39").reason  # (1 + cos(6 pi / 4)) / 2
 
 

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from judging import failed, judged, numbers
-from paribus.compare.recompute.significance import nearest_share, standard_error, z
+from judging import judged, numbers
+from paribus.compare.recompute.significance import standard_error, z
 
 
 def test_a_standard_error_is_that_of_two_binomial_shares() -> None:
@@ -17,23 +17,16 @@ def test_a_standard_error_is_that_of_two_binomial_shares() -> None:
 
 
 def test_a44_the_gain_of_noise_is_told_from_chance_and_that_of_dropout_is_not() -> None:
-    assert failed("A44") == ["the printed figures tell dropout from plain tuning"]
-    assert "z = 1.11" in judged("A44").reason
-    assert "gain" not in judged("A44").reason  # the two gains are right
+    found = numbers("A44")
+    assert found["gain.neftune"] == pytest.approx(10.2)
+    assert found["z of the gain of neftune"] == pytest.approx(4.50, abs=0.01)
+    assert found["z of the gain of dropout"] == pytest.approx(1.11, abs=0.005)
 
 
 def test_a51_the_best_alpha_is_not_told_from_its_neighbour() -> None:
     found = numbers("A51")
     assert found["z of alpha 5 against 10"] == pytest.approx(0.28, abs=0.005)
     assert found["z of alpha 5 against 15"] == pytest.approx(1.42, abs=0.005)
-    assert failed("A51") == ["the printed figures tell alpha 5, the best, from 10"]
-
-
-@pytest.mark.parametrize(("score", "right"), [(32.5, 53), (32.3, 53), (31.8, 52)])
-def test_a69_of_three_scores_one_is_a_share_of_164(score: float, right: int) -> None:
-    found, share = nearest_share(score, 164)
-    assert found == right
-    assert (round(share, 1) == score) is (score == 32.3)
 
 
 def test_a69_the_losses_add_up_and_are_below_a_standard_error() -> None:
@@ -41,13 +34,22 @@ def test_a69_the_losses_add_up_and_are_below_a_standard_error() -> None:
     assert found["z of the loss in MMLU"] == pytest.approx(0.69, abs=0.005)
     assert found["z of the loss in HumanEval"] == pytest.approx(0.14, abs=0.005)
     assert found["z of the loss in GSM8K"] == pytest.approx(0.36, abs=0.005)
-    assert judged("A69").verdict == "contradicted"
-    assert "loss." not in judged("A69").reason
-    assert "32.3 is no" not in judged("A69").reason
+    assert found["loss.GSM8K"] == pytest.approx(-0.7)
+
+
+def test_a69_only_one_of_three_scores_is_a_whole_number_of_164_problems_to_its_last_digit() -> None:
+    found = numbers("A69")
+    solved = [found[f"HumanEval.{name} in problems"] for name in ("fp32", "fp16", "fp8")]
+    whole = [abs(count - round(count)) <= 0.05 / 100 * 164 for count in solved]
+    assert whole == [False, True, False]
 
 
 def test_a70_164_questions_cannot_show_a_loss_below_one_point() -> None:
     found = numbers("A70")
-    assert found["loss"] == pytest.approx(0.7)
+    assert found["greatest printed loss"] == pytest.approx(0.7)
     assert found["bound of the loss in HumanEval"] == pytest.approx(0.7 + 1.96 * 5.16, abs=0.01)
-    assert judged("A70").verdict == "contradicted"
+
+
+@pytest.mark.parametrize("name", ["A44", "A51", "A69", "A70"])
+def test_figures_that_show_nothing_are_not_run_and_not_contradicted(name: str) -> None:
+    assert judged(name).verdict == "not run"

@@ -112,12 +112,16 @@ def row(claim_id: str) -> Row:
 
 
 def rule(
-    row: Row, computed: Mapping[str, Computed], evidence: str, judged: Mapping[str, tuple[str, Judged]]
+    row: Row,
+    computed: Mapping[str, Computed],
+    evidence: str,
+    judged: Mapping[str, tuple[str, Judged]],
+    unread: Mapping[str, str] | None = None,
 ) -> Ruling:
     """Give a row its verdict: computed where it was, else by its study, else not run.
 
     `computed` is what was recorded of exact rows, in the file `evidence`; `judged` has the study's name and
-    verdict for each row that a study with results tests.
+    verdict for each row that a study with results tests, `unread` why a study cannot be read here.
     """
     study, ran = judged.get(row.id, ("", None))
     ours = ran.ours if ran else ""
@@ -125,6 +129,9 @@ def rule(
         return _exact(row, computed[row.id], evidence, ours)
     if ran is None or ran.verdict == "not run":
         reasons = [ran.reason if ran else "", f"it needs {row.needs}" if row.needs else ""]
+        reasons += [
+            f"{name} cannot be read: {unread[name]}" for name in row.studies if name in (unread or {})
+        ]
         reason = "; ".join(filter(None, reasons)) or "nothing that settles it stands here"
         return Ruling(row, "not run", reason, evidence=study or None, ours=ours)
     return Ruling(row, ran.verdict, ran.reason, "ran", study, ours=ours)
@@ -145,7 +152,8 @@ def _exact(row: Row, found: Computed, evidence: str, ours: str) -> Ruling:
         else held or ["every printed number is met to its last digit"]
     )
     shown = tuple(one.to_json() for one in found.numbers)
-    return Ruling(row, verdict, "; ".join(parts), "computed", f"{evidence}#{row.id}", shown, ours)
+    basis: Basis | None = None if verdict == "not run" else "computed"
+    return Ruling(row, verdict, "; ".join(parts), basis, f"{evidence}#{row.id}", shown, ours)
 
 
 def _told(number: Number, found: float) -> str:

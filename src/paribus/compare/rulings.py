@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,24 +24,35 @@ EXPERIMENTS, RESULTS = Path("experiments"), Path("results/reference")
 
 
 def ruled(experiments: Path = EXPERIMENTS, results: Path = RESULTS) -> list[ledger.Ruling]:
-    """Give every row of the ledger its verdict from what stands in two folders."""
-    known, judged = recompute.recorded(), _judged(experiments, results)
+    """Give every row of the ledger its verdict from what stands in two folders.
+
+    A study that cannot be read here, say for want of its data, counts as not being here; rows that it would
+    have settled say so.
+    """
+    rows, known = ledger.ledger().claims, recompute.recorded()
+    judged, unread = _judged(rows, experiments, results)
     evidence = f"paribus/compare/{recompute.FILE}"
-    return [ledger.rule(row, known, evidence, judged) for row in ledger.ledger().claims]
+    return [ledger.rule(row, known, evidence, judged, unread) for row in rows]
 
 
-def _judged(experiments: Path, results: Path) -> dict[str, tuple[str, Judged]]:
-    """Judge each row by the first of its studies that stands here and can decide."""
+def _judged(
+    rows: Iterable[ledger.Row], experiments: Path, results: Path
+) -> tuple[dict[str, tuple[str, Judged]], dict[str, str]]:
+    """Judge each row by the first of its studies that can decide; name those that cannot be read."""
     found: dict[str, tuple[str, Judged]] = {}
     by_study: dict[str, Mapping[str, Judged]] = {}
-    for row in ledger.ledger().claims:
+    unread: dict[str, str] = {}
+    for row in rows:
         for study in row.studies:
             if study not in by_study:
-                by_study[study] = _of_study(experiments / study, results / study)
+                try:
+                    by_study[study] = _of_study(experiments / study, results / study)
+                except ParibusError as error:
+                    by_study[study], unread[study] = {}, error.message
             one = by_study[study].get(row.id)
             if one and (row.id not in found or found[row.id][1].verdict == "not run" != one.verdict):
                 found[row.id] = (str(results / study), one)
-    return found
+    return found, unread
 
 
 def _of_study(folder: Path, results: Path) -> dict[str, Judged]:

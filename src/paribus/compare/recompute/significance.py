@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from paribus.compare.recompute import Computed, Statement, computed
+from paribus.compare.recompute import Computed, computed
 
 ALPACA_EVAL = 805
 """Its prompts: Li et al. 2023, github.com/tatsu-lab/alpaca_eval."""
@@ -33,32 +33,22 @@ def z(first: float, second: float, items: int) -> float:
     return (first - second) / standard_error(first, second, items)
 
 
-def _apart(says: str, first: float, second: float) -> Statement:
-    found = z(first, second, ALPACA_EVAL)
-    return Statement(
-        says=says, holds=abs(found) > TOLD, found=f"z = {found:.2f} on {ALPACA_EVAL} prompts, 1.96 is wanted"
-    )
-
-
 def a44() -> Computed:
     """Recompute the gains of the table, and hold each against chance."""
-    base, noise = WIN_RATES[0], WIN_RATES[5]
-    return computed(
-        {"gain.dropout": (DROPOUT - base, "points"), "gain.neftune": (noise - base, "points")},
-        _apart("the printed figures tell NEFTune from plain tuning", noise, base),
-        _apart("the printed figures tell dropout from plain tuning", DROPOUT, base),
-    )
+    base = WIN_RATES[0]
+    arms = {"dropout": DROPOUT, "neftune": WIN_RATES[5]}
+    gains = {f"gain.{name}": (rate - base, "points") for name, rate in arms.items()}
+    return computed(gains | {f"z of the gain of {name}": _z(rate, base) for name, rate in arms.items()})
 
 
 def a51() -> Computed:
     """Hold the best alpha against its neighbours."""
-    best = WIN_RATES[5]
-    return computed(
-        {f"z of alpha 5 against {alpha}": z(best, rate, ALPACA_EVAL)
-         for alpha, rate in WIN_RATES.items() if alpha != 5},
-        _apart("the printed figures tell alpha 5 from no noise", best, WIN_RATES[0]),
-        _apart("the printed figures tell alpha 5, the best, from 10", best, WIN_RATES[10]),
-    )  # fmt: skip
+    others = {alpha: rate for alpha, rate in WIN_RATES.items() if alpha != 5}
+    return computed({f"z of alpha 5 against {a}": _z(WIN_RATES[5], rate) for a, rate in others.items()})
+
+
+def _z(first: float, second: float) -> tuple[float, str]:
+    return z(first, second, ALPACA_EVAL), "standard errors"
 
 
 def losses() -> Mapping[str, float]:
@@ -66,30 +56,21 @@ def losses() -> Mapping[str, float]:
     return {task: scores["FP8"] - scores["FP32"] for task, scores in SCORES.items()}
 
 
-def nearest_share(score: float, items: int) -> tuple[int, float]:
-    """Return the number of right answers whose share is nearest to a score, and that share in percent."""
-    right = round(score / 100 * items)
-    return right, 100 * right / items
-
-
 def a69() -> Computed:
-    """Recompute the losses, and look for each score of HumanEval among the shares of 164 problems."""
-    shares = {score: nearest_share(score, ITEMS["HumanEval"]) for score in SCORES["HumanEval"].values()}
-    wrong = [
-        f"{score} is no k/164, the nearest is {k}/164 = {share:.2f}"
-        for score, (k, share) in shares.items()
-        if round(share, 1) != score
-    ]
-    against_chance = {
-        f"z of the loss in {task}": z(s["FP32"], s["FP8"], ITEMS[task]) for task, s in SCORES.items()
+    """Recompute the losses, hold each against chance, and write each score as problems solved.
+
+    A single answer to each problem gives a whole number of them; a mean over several need not.
+    """
+    chance = {
+        f"z of the loss in {task}": (z(s["FP32"], s["FP8"], ITEMS[task]), "standard errors")
+        for task, s in SCORES.items()
+    }
+    solved = {
+        f"HumanEval.{name.lower()} in problems": (score / 100 * ITEMS["HumanEval"], "problems")
+        for name, score in SCORES["HumanEval"].items()
     }
     return computed(
-        {f"loss.{task}": (change, "points") for task, change in losses().items()} | against_chance,
-        Statement(
-            says="its scores of HumanEval are shares of the 164 problems",
-            holds=not wrong,
-            found="; ".join(wrong),
-        ),
+        {f"loss.{task}": (change, "points") for task, change in losses().items()} | chance | solved
     )
 
 
@@ -99,15 +80,9 @@ def a70() -> Computed:
         task: s["FP32"] - s["FP8"] + TOLD * standard_error(s["FP32"], s["FP8"], ITEMS[task])
         for task, s in SCORES.items()
     }
-    listed = ", ".join(f"{task} {bound:.1f}" for task, bound in bounds.items())
     return computed(
-        {"loss": (max(-change for change in losses().values()), "points")}
-        | {f"bound of the loss in {task}": (bound, "points") for task, bound in bounds.items()},
-        Statement(
-            says="the printed figures show a loss below 1 point",
-            holds=max(bounds.values()) < 1,
-            found=f"at 95 % confidence it may be as large as {listed} points",
-        ),
+        {"greatest printed loss": (max(-change for change in losses().values()), "points")}
+        | {f"bound of the loss in {task}": (bound, "points") for task, bound in bounds.items()}
     )
 
 
