@@ -16,6 +16,7 @@ from paribus.techniques import (
     LayerCheckpointing,
     Live,
     NoCheckpointing,
+    NoEffect,
     PrefixTuning,
     PromptTuning,
     PTuning,
@@ -207,3 +208,17 @@ def test_settings_without_effect_are_errors() -> None:
         PrefixTuning(encoder_hidden_size=4)
     with pytest.raises(ValidationError, match="the MLP always has two hidden layers"):
         PTuning(encoder_num_layers=3)
+
+
+def test_keys_that_peft_makes_in_another_shape_are_refused() -> None:
+    """Falcon's heads share one key, and its config does not say so in the words that peft reads."""
+    from transformers import FalconConfig, FalconForCausalLM
+
+    config = FalconConfig(vocab_size=64, hidden_size=16, num_hidden_layers=2, num_attention_heads=2)
+    with (
+        pytest.raises(
+            NoEffect, match=r"\[\(2, 8\), \(2, 8\)\] for FalconForCausalLM.*\[\(1, 8\), \(1, 8\)\]"
+        ),
+        PrefixTuning().applied(FalconForCausalLM(config), Live(seed=0)),
+    ):
+        pass

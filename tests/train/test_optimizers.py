@@ -13,7 +13,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 import tiny
 from paribus.plan.trial import Training
-from paribus.techniques import Accumulation, Full, LayerCheckpointing, Lora, NoEffect, Noise, QLora
+from paribus.techniques import (
+    Accumulation,
+    BitFit,
+    Full,
+    LayerCheckpointing,
+    Lora,
+    NoEffect,
+    Noise,
+    QLora,
+    Technique,
+)
 from paribus.train import optimizers
 
 BITSANDBYTES = ("adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit")
@@ -137,3 +147,12 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             tiny.run(tiny.llama(), Full(), optimizer=name)
         assert "pip install bitsandbytes" in caught.value.way_out
     assert Training(epochs=1, optimizer="adafactor").obstacle() is None
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_weight_decay_that_finds_nothing_to_decay_is_said(optimizer: str) -> None:
+    def warned(tuning: Technique, decay: float) -> tuple[str, ...]:
+        return tiny.run(tiny.gpt2(), tuning, optimizer=optimizer, weight_decay=decay).trained.warnings
+
+    assert "weight_decay 0.5 changes nothing here" in warned(BitFit(), 0.5)[0]
+    assert warned(Full(), 0.5) == warned(BitFit(), 0.0) == ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 _OBSERVED = "gradient_checkpointing"
 _WAY_OUT = "set gradient_checkpointing: none"
+PREFIXED: Final = Obstacle(
+    "prefix tuning puts its keys and values into the cache, which gradient checkpointing does not keep: "
+    "layers that are computed again would not see the prefix",
+    "set gradient_checkpointing: none, or tuning: prompt",
+)
+"""Why no layer is computed again where a prefix stands in the cache."""
 
 
 class NoCheckpointing(Technique):
@@ -49,6 +55,8 @@ class _Checkpointing(Technique):
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
         """Checkpoint the chosen layers while training; scoring, which has no backward pass, is left alone."""
+        if any(config.peft_type == "PREFIX_TUNING" for config in getattr(model, "peft_config", {}).values()):
+            raise NoEffect(_OBSERVED, *PREFIXED)
         layers = decoder_layers(model)
         counted = live.observed[_OBSERVED] = Counted(len(layers))
         with ExitStack() as stack:
@@ -129,7 +137,7 @@ class SequentialCheckpointing(_Checkpointing):
     segments: int = Field(2, ge=2)
 
     def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
-        """Say so where there are more segments than layers, or layers that training may skip."""
+        """Say so where there are more segments than layers."""
         return self._too_many(setting.model.layers)
 
     def _too_many(self, layers: int) -> Obstacle | None:
@@ -159,10 +167,6 @@ def decoder_layers(model: torch.nn.Module) -> list[Any]:
     if not found:
         name = type(model).__name__
         raise NoEffect(_OBSERVED, f"{name} has no layers that transformers can checkpoint", _WAY_OUT)
-    skipped = [float(getattr(module, "layerdrop", 0.0) or 0.0) for module in model.modules()]
-    if any(skipped):
-        reason = f"this model skips layers at random while training (layerdrop {max(skipped):g})"
-        raise NoEffect(_OBSERVED, reason, _WAY_OUT)
     return found
 
 

@@ -76,6 +76,12 @@ def evidence(optimizer: Any) -> dict[str, Any]:
     }
 
 
+def decayed(optimizer: Any) -> int:
+    """Count the elements that weight decay acts on."""
+    groups = getattr(optimizer, "optimizer", optimizer).param_groups
+    return sum(p.numel() for group in groups if group["weight_decay"] for p in group["params"])
+
+
 def _in_8_bit(parameter: torch.Tensor, state: dict[str, Any]) -> bool:
     return any(
         isinstance(tensor, torch.Tensor) and tensor.dtype == torch.uint8 and tensor.shape == parameter.shape

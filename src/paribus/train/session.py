@@ -30,6 +30,8 @@ from paribus.train.reading import Reader
 from paribus.train.trainer import AblationTrainer, Listener
 
 SPLITS: Final = "gradient_accumulation_steps"
+NUMBERS: Final = ("attention_dropout", "dropout", "layerdrop")
+"""Attributes of modules that hold a rate of dropout, where no module of torch does the dropping."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,11 @@ def train(
         warnings.append(
             f"the model's own dropout ({', '.join(map(str, rates))}) was off in training: its draws would "
             "depend on how a batch is split, and so differ between arms"
+        )
+    if training.weight_decay and not optimizers.decayed(trainer.optimizer):
+        warnings.append(
+            f"weight_decay {training.weight_decay:g} changes nothing here: it spares biases and norms, and "
+            "nothing else trains"
         )
     if trainer.skipped_steps:
         warnings.append(f"the loss scaler skipped {trainer.skipped_steps} optimizer steps that overflowed")
@@ -199,11 +206,12 @@ def _checked_apart(trainer: AblationTrainer, rows: Sequence[Encoded]) -> dict[st
 def without_dropout(model: torch.nn.Module) -> Iterator[list[float]]:
     """Set every dropout of a model to zero for the length of a run; yields the rates that were not zero.
 
-    Attention kernels take theirs from numbers on their modules (`attention_dropout` or `dropout`).
+    Attention kernels take theirs from numbers on their modules (`attention_dropout` or `dropout`), decoders
+    that skip whole layers at random theirs from `layerdrop`.
     """
     places: list[tuple[Any, str, float]] = []
     for module in model.modules():
-        names = ("p",) if isinstance(module, torch.nn.Dropout) else ("attention_dropout", "dropout")
+        names = ("p",) if isinstance(module, torch.nn.Dropout) else NUMBERS
         for name in names:
             rate = vars(module).get(name)
             if isinstance(rate, float) and rate:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from paribus.machine import Machine
-from paribus.techniques.base import Live, Obstacle, Setting
+from paribus.techniques.base import Live, NoEffect, Obstacle, Setting
+from paribus.techniques.memory import PREFIXED
 from paribus.techniques.tuning import weights
 from paribus.techniques.tuning.peft_tuner import ADAPTER, PeftTuner
 from paribus.techniques.tuning.saved import quiet
@@ -145,11 +146,7 @@ class PrefixTuning(PromptMethod):
         """Layers that are computed again would meet a cache that already holds their keys."""
         checkpointing = setting.chosen.get("gradient_checkpointing")
         if checkpointing is not None and getattr(checkpointing, "kind", "none") != "none":
-            return Obstacle(
-                "prefix tuning puts its keys and values into the cache, which gradient checkpointing does "
-                "not keep: layers that are computed again would not see the prefix",
-                "set gradient_checkpointing: none, or tuning: prompt",
-            )
+            return PREFIXED
         return super().obstacle(machine, setting)
 
     @contextmanager
@@ -168,6 +165,18 @@ class PrefixTuning(PromptMethod):
             prefix_projection=self.prefix_projection,
             encoder_hidden_size=self.encoder_hidden_size or _width(model),
         )
+
+    def draw(self, wrapped: PeftModel, live: Live) -> None:
+        """Draw as every prompt method does; the prefix must have the shape of the model's own keys.
+
+        peft takes it from the config, which in some models says nothing of heads that share their keys.
+        """
+        super().draw(wrapped, live)
+        made, own = _key_shapes(wrapped.get_prompt(1)), _own_key_shapes(wrapped)
+        if made != own:
+            name = type(wrapped.get_base_model()).__name__
+            reason = f"peft makes keys of (heads, width) {made} for {name}, whose own are {own}"
+            raise NoEffect(self.kind, reason, "set tuning: prompt")
 
 
 class PTuning(PromptMethod):
@@ -207,6 +216,20 @@ class PTuning(PromptMethod):
             encoder_num_layers=self.encoder_num_layers,
             encoder_dropout=0.0,
         )
+
+
+def _own_key_shapes(wrapped: PeftModel) -> list[tuple[int, int]]:
+    """Return the heads and width of the keys that each layer of the base caches for one token."""
+    import torch
+
+    decoder: Any = wrapped.get_base_model().base_model
+    token = torch.zeros(1, 1, dtype=torch.long, device=decoder.device)
+    with torch.no_grad():
+        return _key_shapes(decoder(input_ids=token, use_cache=True).past_key_values)
+
+
+def _key_shapes(cache: Any) -> list[tuple[int, int]]:
+    return [(layer.keys.shape[1], layer.keys.shape[3]) for layer in cache.layers]
 
 
 def _width(model: PreTrainedModel) -> int:
