@@ -206,3 +206,36 @@ def test_a_value_is_checked_as_the_signature_says() -> None:
     for settings in ({"init_weights": "lycori"}, {"r": 4.5}, {"target_modules": 3}):
         with pytest.raises(ValidationError, match="cannot be"):
             AnyPeft(method="LoKrConfig", settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "reason"),
+    [
+        ("LoHaConfig", {"rank_pattern": {"q_prj": 2}}, r"rank_pattern keys did not match .*q_prj"),
+        ("LoraConfig", {"alpha_pattern": {"q_prj": 2}}, r"alpha_pattern keys did not match .*q_prj"),
+        ("LoHaConfig", {"exclude_modules": ["q_prj"]}, "no modules were excluded"),
+        ("LoraConfig", {"target_parameters": ["x"]}, "no parameter was matched"),
+        ("LoraConfig", {"bias": "all"}, "bias: all found no biases"),
+        ("TrainableTokensConfig", {"token_indices": [10_000]}, "index 10000 is out of bounds"),
+    ],
+)
+def test_a_setting_that_names_what_a_model_has_not_is_no_silent_baseline(
+    method: str, settings: dict[str, Any], reason: str
+) -> None:
+    model = tiny.llama()
+    before = {name: id(module) for name, module in model.named_modules()}
+    with (
+        pytest.raises(NoEffect, match=reason),
+        AnyPeft(method=method, settings=settings).applied(model, Live(seed=0)),
+    ):
+        pass
+    assert {name: id(module) for name, module in model.named_modules()} == before
+
+
+def test_the_same_settings_take_effect_where_the_model_has_what_they_name() -> None:
+    settings = {"exclude_modules": ["q_proj"], "rank_pattern": {"v_proj": 2}, "bias": "all"}
+    with AnyPeft(method="LoraConfig", settings=settings).applied(tiny.qwen2(), Live(seed=0)) as model:
+        shapes = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
+    assert not [name for name in shapes if "q_proj.lora" in name]
+    assert {shape[0] for name, shape in shapes.items() if "v_proj.lora_A" in name} == {2}
+    assert [name for name in shapes if name.endswith("q_proj.bias")]

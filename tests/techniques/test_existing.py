@@ -19,6 +19,7 @@ from paribus.techniques import (
     AnyPeft,
     Existing,
     Ia3,
+    LayerCheckpointing,
     Live,
     Lora,
     NoEffect,
@@ -221,3 +222,34 @@ def test_a_missing_adapter_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert not isinstance(caught.value, StudyError)
     assert caught.value.place is not None
     assert caught.value.place.line == STUDY[: STUDY.index("- {kind: existing")].count("\n") + 1
+
+
+def test_weights_that_are_cut_short_are_told_while_planning(tmp_path: Path) -> None:
+    saved(Lora(r=4), tmp_path)
+    file = tmp_path / "adapter_model.safetensors"
+    for whole in (file.read_bytes(), b"", b"no tensors at all"):
+        file.write_bytes(whole[:-7])
+        with pytest.raises(ModelError, match=r"adapter_model\.safetensors is damaged") as caught:
+            Existing(path=str(tmp_path)).content_sha256(Path())
+        assert caught.value.place is not None
+
+
+def test_a_method_that_peft_does_not_know_is_told(tmp_path: Path) -> None:
+    saved(Lora(r=4), tmp_path)
+    change(tmp_path, peft_type="NOPE")
+    with (
+        pytest.raises(NoEffect, match="the installed peft has no method 'NOPE'"),
+        Existing(path=str(tmp_path)).applied(tiny.llama(), Live(seed=0)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("projection", [False, True])
+def test_a_prefix_and_checkpointing_exclude_each_other(projection: bool, tmp_path: Path) -> None:
+    saved(PrefixTuning(prefix_projection=projection), tmp_path)
+    with (
+        Existing(path=str(tmp_path)).applied(tiny.llama(), Live(seed=0)) as model,
+        pytest.raises(NoEffect, match="into the cache, which gradient checkpointing does not keep"),
+        LayerCheckpointing().applied(model, Live(seed=0)),
+    ):
+        pass

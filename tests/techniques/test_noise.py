@@ -226,3 +226,8 @@ def test_prompts_in_front_get_no_noise() -> None:
     assert added[:, :4].abs().max() == 0
     expected = Noise(alpha=5).draw(at, torch.zeros(2, 5, 32))
     torch.testing.assert_close(added[:, 4:], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_a_schedule_with_no_step_to_fall_in_is_no_silent_constant() -> None:
+    with pytest.raises(NoEffect, match="alpha was 5 at every step under schedule: linear"):
+        tiny.run(tiny.llama(), Full(), Noise(alpha=5, schedule="linear"), max_steps=1, warmup_steps=0)

@@ -100,3 +100,12 @@ def test_bitfit_trains_every_bias() -> None:
 def test_names_are_shortened_to_their_kinds() -> None:
     names = [f"base_model.model.layers.{layer}.{part}.weight" for layer in range(3) for part in "abcdef"]
     assert patterns(names, most=2) == ["layers.*.a.weight", "layers.*.b.weight", "and 4 more"]
+
+
+def test_a_module_that_cannot_be_adapted_is_told_by_its_name_alone() -> None:
+    with (
+        pytest.raises(NoEffect, match="Target module ModuleList is not supported") as caught,
+        Lora(target_modules=("layers",)).applied(tiny.llama(), Live(seed=0)),
+    ):
+        pass
+    assert "q_proj" not in caught.value.reason

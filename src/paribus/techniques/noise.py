@@ -130,6 +130,9 @@ class Noise(Technique):
         found = observed.summary()
         if not found.get("noise_rms"):
             raise NoEffect("noise", "no noise reached the embeddings", "set neftune_noise_alpha: 0")
+        if self.schedule != "constant" and observed.alphas[0] == observed.alphas[1]:
+            reason = f"alpha was {observed.alphas[0]:g} at every step under schedule: {self.schedule}"
+            raise NoEffect("noise", reason, "train for more steps, or set schedule: constant")
         ends = {"alpha_first": observed.alphas[0], "alpha_last": observed.alphas[1]}
         return {"alpha": self.alpha, **({} if self.schedule == "constant" else ends), **found}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -73,6 +74,12 @@ TRANSPOSED: Final = NOT_LINEAR | {
 ADAPTION: Final = ("llama", "mistral", "gpt2")
 """Types of model whose attention AdaptionPromptConfig knows."""
 NOT_MERGING: Final = frozenset(("AdaptionPromptConfig", "BeftConfig"))
+UNMATCHED: Final = (
+    "You have passed exclude_modules",
+    "target_(modules|parameters)=.* were set but no",
+    "The following (rank|alpha)_pattern keys did not match",
+)
+"""What peft 0.21 only warns of: settings that name what a model has not, and so change nothing."""
 SEEDS: Final = ("projection_prng_key", "projection_seed", "proj_seed", "random_seed", "random_loc_seed")
 """Settings that seed a draw of their own; left out, they come from the trial's seed."""
 
@@ -169,19 +176,27 @@ class AnyPeft(PeftTuner):
         """Wrap a model; what the method cannot do with it is told as peft tells it."""
         try:
             with quiet():
+                for remark in UNMATCHED:
+                    warnings.filterwarnings("error", message=remark)
                 return super()._wrapped(model, live)
         except NoEffect as found:
             if found.technique != self.kind:
                 raise
             raise NoEffect(self.method, found.reason, "change tuning.settings") from found
-        except (ImportError, NotImplementedError, KeyError, AssertionError) as error:
+        except Warning as remark:
+            raise NoEffect(self.method, str(remark), "change tuning.settings") from remark
+        except (ImportError, NotImplementedError, LookupError, AssertionError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise NoEffect(self.method, reason, "change tuning.settings, or set tuning: lora") from error
 
     def draw(self, wrapped: PeftModel, live: Live) -> None:
         """Initial values stay as peft drew them from the trial's seed; there must be some."""
-        if not weights.trainable(wrapped):
+        names = weights.trainable(wrapped)
+        if not names:
             raise NoEffect(self.method, "it found nothing to train in this model", "change tuning.settings")
+        bias = self.settings.get("bias", "none")
+        if bias != "none" and not any(name.endswith(".bias") for name in names):
+            raise NoEffect(self.method, f"bias: {bias} found no biases to train", "take bias out")
 
     def proof(self, model: Any, live: Live) -> dict[str, Any]:
         """Return the evidence of every tuning, and the method's whole config, peft's defaults included."""

@@ -48,7 +48,8 @@ class Existing(PeftTuner):
         for method, (reason, _) in REFUSED.items():
             if method not in _HERE and _squeezed(kind) == _squeezed(method.removesuffix("Config")):
                 raise ModelError(
-                    f"the adapter in {self.path!r} is of {method}, which {reason}", way_out=_WAY_OUT
+                    f"the adapter in {self.path!r} is of {method}, which {reason}",
+                    way_out="name an adapter of another method, such as LoRA",
                 )
         return saved.content_sha256(adapter)
 

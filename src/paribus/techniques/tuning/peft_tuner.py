@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ CONV1D_TYPES: Final = ("gpt2", "openai-gpt")
 
 _NAMED: Final = ("target_modules", "feedforward_modules")
 """Settings that hold names of modules."""
+_NAME_LAYERS: Final = "name linear layers, or set target_modules: all-linear"
 
 
 class PeftTuner(Tuner):
@@ -77,8 +79,9 @@ class PeftTuner(Tuner):
             try:
                 return peft.get_peft_model(model, self.config(model, live), adapter_name=ADAPTER)  # type: ignore[return-value]
             except (ValueError, TypeError) as error:
-                way_out = "name linear layers, or set target_modules: all-linear"
-                raise NoEffect(self.kind, str(error), way_out) from error  # type: ignore[attr-defined]
+                named = any(name in type(self).model_fields for name in _NAMED)
+                way_out = _NAME_LAYERS if named else "set tuning: full"
+                raise NoEffect(self.kind, _short(error), way_out) from error  # type: ignore[attr-defined]
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return which layers carry an update, how many parameters train and how many moved."""
@@ -108,6 +111,11 @@ class PeftTuner(Tuner):
         if not self.merges or _is_shared(model):
             return None
         return model.merge_and_unload()  # type: ignore[operator]
+
+
+def _short(error: Exception) -> str:
+    """Return what an error says, with the name alone of a module that it prints in full."""
+    return re.sub(r"\(\n.*\n\)", "", str(error), flags=re.DOTALL)
 
 
 def adapted(model: torch.nn.Module) -> Iterator[tuple[str, Any]]:

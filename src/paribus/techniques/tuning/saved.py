@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from safetensors import SafetensorError, safe_open
+
 from paribus.errors import ModelError, Place
 from paribus.techniques.tuning import weights
 from paribus.techniques.tuning.tuner import TRAINED
@@ -56,6 +58,11 @@ def read_config(folder: Path) -> dict[str, Any]:
             way_out="Name the folder to which peft, or a trial with keep: adapter, saved one as safetensors.",
         )
     try:
+        with safe_open(folder / WEIGHTS, framework="numpy"):  # reads the header, and no weights
+            pass
+    except SafetensorError as error:
+        raise ModelError(f"{WEIGHTS} is damaged: {error}", place=Place(folder / WEIGHTS)) from error
+    try:
         config = json.loads((folder / CONFIG).read_bytes())
     except ValueError as error:
         raise ModelError(f"{CONFIG} is no JSON: {error}", place=Place(folder / CONFIG)) from error
@@ -86,10 +93,13 @@ def computed(config: dict[str, Any]) -> bool:
 
 
 def peft_config(folder: Path, *, trainable: bool) -> PeftConfig:
-    """Return an adapter's config, of no base in particular."""
+    """Return an adapter's config, of no base in particular; raises Unfit where peft does not know it."""
     from peft import PeftConfig
 
-    config = PeftConfig.from_pretrained(str(folder))
+    try:
+        config = PeftConfig.from_pretrained(str(folder))
+    except KeyError as error:
+        raise Unfit(f"the installed peft has no method {error}") from error
     config.base_model_name_or_path = config.revision = None
     config.inference_mode = not trainable
     return config
