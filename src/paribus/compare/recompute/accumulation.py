@@ -102,7 +102,7 @@ def a29() -> Computed:
             holds=all(left) and not any(last[:8]),
         ),
         Statement(
-            says="its gradient is their mean, as that of every other step is",
+            says="the final step's gradient is the mean of what is left, as every other step's is",
             holds=sum(last) == 1,
             found=f"two that are left count {left[0]:g} each, so that it has {sum(last):g} of its size",
         ),
@@ -187,7 +187,7 @@ def a39() -> Computed:
             found=f"{without} of 10 micro-batches by 4 in two epochs, as it takes no final step",
         ),
         Statement(
-            says="they are those of the article's own trainer, which takes one",
+            says="(batches // k) x epochs are the optimizer steps of its trainer, which takes a final step",
             holds=planned == with_final,
             found=f"it takes {with_final}: after {planned} the rate is {rates[planned]:g}, and then it rises "
             f"again, to {rates[-1]:g} of its peak",
