@@ -1,10 +1,12 @@
 """A published file is whole or absent, and never replaced."""
 
+import errno
 import json
 import math
 import os
 
 import pytest
+from safetensors import SafetensorError
 
 from paribus.errors import RecordError
 from paribus.record import files
@@ -84,3 +86,11 @@ def test_a_lock_is_held_until_every_holder_has_let_go(tmp_path):
     third = files.take_lock(path)
     assert third is not None
     os.close(third)
+
+
+@pytest.mark.parametrize(
+    ("code", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)]
+)
+def test_a_full_disk_is_known_from_the_words_of_safetensors(code, full):
+    words = f"Error while serializing: I/O error: {os.strerror(code)} (os error {code})"
+    assert files.out_of_space(SafetensorError(words)) is full

@@ -158,9 +158,11 @@ def recording(path: Path) -> Iterator[None]:
 
 
 def out_of_space(error: BaseException) -> bool:
-    """Say whether an error, or what caused it, is a full disk."""
+    """Say whether an error, or what caused it, is a full disk; safetensors puts the number in words."""
     cause = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(cause, OSError) and cause.errno in NO_SPACE
+    if isinstance(cause, OSError):
+        return cause.errno in NO_SPACE
+    return any(f"(os error {number})" in str(error) for number in NO_SPACE)
 
 
 def fault_point(name: str, path: Path | None = None) -> None:
