@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from paribus.compare.report import write_report as write_report
+    from paribus.conduct.adaptive import run as run
     from paribus.plan.design import Plan as Plan
     from paribus.plan.design import expand as expand
     from paribus.plan.study import Study as Study
     from paribus.record.store import Store as Store
     from paribus.record.table import tidy as tidy
-    from paribus.run.supervisor import run as run
 
 __version__ = "0.1.0"
 
@@ -25,7 +25,7 @@ _HOMES = {
     "Plan": "paribus.plan.design",
     "expand": "paribus.plan.design",
     "Store": "paribus.record.store",
-    "run": "paribus.run.supervisor",
+    "run": "paribus.conduct.adaptive",
     "tidy": "paribus.record.table",
     "write_report": "paribus.compare.report",
 }

@@ -61,23 +61,25 @@ def run(
     ] = False,
 ) -> None:
     """Run every trial that has no recorded outcome yet, then show the table and write the report."""
-    from paribus.compare import tables
+    from paribus.compare import adaptive, tables
     from paribus.compare.report import write_report
+    from paribus.conduct.adaptive import run as conduct
     from paribus.plan import lock
     from paribus.probe import machine
-    from paribus.run import preparation, supervisor
+    from paribus.run.options import Options
+    from paribus.run.preparation import would_start
 
     plan, store = _open(study, results)
-    options = supervisor.Options.parse(max_workers, retry, only, accept_change=accept_change)
+    options = Options.parse(max_workers, retry, only, accept_change=accept_change)
     here = machine()
     screen.show_plan(plan, store, here, err)
     lock.check_change(plan, store.root, accept=accept_change)
     if dry_run:
-        starting = preparation.would_start(plan, store, here, options)
+        starting = would_start(adaptive.needed(plan, store), store, here, options)
         screen.show_start([job.trial_id for job in starting], out)
         return
     with screen.Watch(plan, err) as watch:
-        summary = supervisor.run(plan, store, here, options, watch)
+        summary = conduct(plan, store, here, options, watch)
     if summary.interrupted:
         err.print("Stopped. Nothing is lost: the same command goes on from here.")
         raise typer.Exit(130)
@@ -103,11 +105,12 @@ def plan(study: StudyPath, results: Results = RESULTS, as_json: Json = False) ->
 @app.command()
 def status(study: StudyPath, results: Results = RESULTS, as_json: Json = False) -> None:
     """Show how far a study is: planned, done, and counts by outcome."""
+    from paribus.compare import adaptive
     from paribus.probe import machine
     from paribus.run.pending import status as status_of
 
     planned, store = _open(study, results)
-    document = status_of(planned, store, machine())
+    document = status_of(adaptive.needed(planned, store), store, machine())
     if as_json:
         print_json(document)
     else:

@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -54,6 +55,8 @@ def show_plan(
     study, results, blocked = plan.study, store.results(), obstacles(plan, machine)
     console.print(f"[bold]{escape(study.name)}[/]  {escape(study.question)}")
     console.print(_counts_line(plan, results, blocked), highlight=False)
+    if study.repeat.looks:
+        console.print(_cost_line(plan, results), highlight=False)
     table = plain_table()
     axes = list(plan.cells[0].coordinates)
     for axis in axes:
@@ -74,12 +77,25 @@ def show_plan(
 
 def _counts_line(plan: Plan, results: dict[str, Any], blocked: dict[str, Any]) -> str:
     done = sum(job.trial_id in results for job in plan.jobs)
-    seeds = len({job.trial.seed for job in plan.jobs})
-    repeats = f"{seeds} seed{'s' if seeds > 1 else ''}"
-    return (
-        f"{len(plan.cells)} cells, {repeats}, {len(plan.jobs)} trials; {done} recorded, "
-        f"{len(plan.jobs) - done} to go" + (f", {len(blocked)} cannot run here" if blocked else "")
+    seeds, least = len({job.trial.seed for job in plan.jobs}), plan.study.repeat.least
+    repeats = f"{least} to {seeds} seeds" if least else f"{seeds} seed{'s' if seeds > 1 else ''}"
+    trials = f"{len(plan.least)} to {len(plan.jobs)}" if least else f"{len(plan.jobs)}"
+    left = f"{'at most ' if least else ''}{len(plan.jobs) - done}"
+    return f"{len(plan.cells)} cells, {repeats}, {trials} trials; {done} recorded, {left} to go" + (
+        f", {len(blocked)} cannot run here" if blocked else ""
     )
+
+
+def _cost_line(plan: Plan, results: dict[str, Any]) -> str:
+    """Say what the least and the most trials cost, as far as recorded ones tell how long a trial takes."""
+    recorded = (results[job.trial_id].cost for job in plan.jobs if job.trial_id in results)
+    seconds = [cost.train_seconds for cost in recorded if cost is not None]
+    if not seconds:
+        return "what the least and the most cost is known once a trial is recorded"
+    each, price = fmean(seconds) / 3600, plan.study.resources.price_per_hour
+    least, most = (each * len(jobs) for jobs in (plan.least, plan.jobs))
+    priced = f", {least * price:.3g} to {most * price:.3g} at {price:g} an hour" if price is not None else ""
+    return f"{least:.3g} to {most:.3g} device hours of training, as the recorded trials took{priced}"
 
 
 def _short(axis: str) -> str:
@@ -225,6 +241,8 @@ class Watch:
         elif event.kind in ("started", "progress") and event.job:
             at = f" {event.step}/{event.steps}" if event.steps else ""
             self.running[event.job.trial_id] = f"{name}{at}"
+        elif event.kind == "look":
+            self.console.print(f"[bold]{escape(event.message)}[/]", highlight=False, soft_wrap=True)
         elif event.kind == "problem":
             self.console.print(f"[red]set aside[/] {escape(event.message)}", soft_wrap=True)
         said = {"loading": "loading libraries", "waiting": "another run holds the rest"}

@@ -326,6 +326,8 @@ def test_a_plan_as_json_lists_every_trial_with_documented_keys() -> None:
         "design",
         "axes",
         "seeds",
+        "least_seeds",
+        "least_trials",
         "baseline",
         "cells",
         "trials",

@@ -27,7 +27,7 @@ from paribus.compare.readings import Curve, Metric, planned_scores, values
 
 if TYPE_CHECKING:
     from paribus.plan.design import Cell, Plan
-    from paribus.record.store import Recorded
+    from paribus.record.store import Recorded, Store
 
 Key = tuple[str, ...]
 """A contrast: an axis, its level and the baseline's, or all coordinates of a cell."""
@@ -103,6 +103,11 @@ def replay(plan: Plan, recorded: Mapping[str, Recorded]) -> Replay:
         count += 1
         for cell in (cell for key in going_on for pair in asked[key].pairing for cell in pair):
             upto[cell.group] = count
+
+
+def needed(plan: Plan, store: Store) -> Plan:
+    """Return the plan less the trials that an adaptive study does not need so far."""
+    return replay(plan, store.recorded()).plan if plan.study.repeat.looks else plan
 
 
 def contrasts(read: Read, found: Replay) -> list[Contrast]:

@@ -79,6 +79,12 @@ class Plan:
         return self._by_id[trial_id]
 
     @property
+    def least(self) -> tuple[Job, ...]:
+        """Return the trials that are run in any case: all but the further seeds of an adaptive study."""
+        first = self.study.repeat.seeds[: self.study.repeat.least]
+        return tuple(job for job in self.jobs if job.trial.seed in first)
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """Name the settings that differ between cells, in the order of the study."""
         return tuple(self.cells[0].coordinates)
@@ -108,6 +114,8 @@ class Plan:
             "design": self.study.design,
             "axes": list(self.axes),
             "seeds": list(self.study.repeat.seeds),
+            "least_seeds": self.study.repeat.least or len(self.study.repeat.seeds),
+            "least_trials": len(self.least),
             "baseline": self.baseline.coordinates,
             "cells": [_cell_json(cell) for cell in self.cells],
             "trials": [_trial_json(job, places[job.trial_id], blocked) for job in self.jobs],

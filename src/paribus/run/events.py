@@ -33,10 +33,10 @@ class Event:
     `loading`: workers get their libraries ready. `started`, `progress`, `finished`: of a trial, with its
     attempt. `retried`: an attempt failed and another follows; `outcome` says how it failed. `waiting`: the
     trials left are in the hands of another supervisor. `problem`: a damaged file was set aside; `message`
-    names it.
+    names it. `look`: an adaptive study goes on or ends; `message` says where it stands.
     """
 
-    kind: Literal["loading", "started", "progress", "finished", "retried", "waiting", "problem"]
+    kind: Literal["loading", "started", "progress", "finished", "retried", "waiting", "problem", "look"]
     tally: Tally
     job: Job | None = None
     attempt: int | None = None

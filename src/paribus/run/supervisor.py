@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -52,8 +52,10 @@ def run(
     machine: Machine,
     options: Options | None = None,
     listener: Listener | None = None,
+    *,
+    needed: Collection[str] | None = None,
 ) -> Summary:
-    """Run every planned trial that has no outcome yet and say how it ended.
+    """Run every planned trial that has no outcome yet, or those of `needed`, and say how it ended.
 
     Ctrl-C and SIGTERM end the workers within two seconds and return a summary that says `interrupted`;
     nothing is lost, and the same call goes on from there. Raises RecordError where results cannot be written,
@@ -63,7 +65,7 @@ def run(
     from paribus.plan.preflight import obstacles
 
     options, machine = options or Options(), machine.limited(plan.study.resources.memory_gib)
-    jobs = selected(plan.jobs, options.only)
+    jobs = [job for job in selected(plan.jobs, options.only) if needed is None or job.trial_id in needed]
     check_change(plan, store.root, options.accept_change)
     store.prepare()
     write_lock(plan, store.root)

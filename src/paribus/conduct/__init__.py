@@ -1,0 +1,1 @@
+"""Runs that depend on what was found."""
