@@ -1,4 +1,4 @@
-"""Studies that wait for a GPU or a large model: each is read, the ledger names it, and it says what it lacks."""
+"""Studies that wait for a GPU or a large model: each is read, and the ledger names it."""
 
 from __future__ import annotations
 
