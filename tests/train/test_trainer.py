@@ -191,8 +191,10 @@ def test_nothing_is_printed_and_what_was_used_is_resolved(capfd: pytest.CaptureF
         "device": "cpu",
         "optimizer": "adamw_torch_fused",
         "micro_batch": 2,
+        "effective_batch_size": 8,
         "steps": 8,
         "mixed_precision": "no",
+        "attention_kernel": "flash_attention_for_cpu",
         "threads": 1,
     }
     assert trained.warnings == ()
