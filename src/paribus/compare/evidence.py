@@ -44,7 +44,7 @@ def evidence(findings: Findings) -> str:
 def provenance(findings: Findings) -> str:
     """List every trial by cell and what made the results."""
     listed = "".join(_trial_row(found, findings) for found in findings.cells)
-    seeds = "".join(f"<th>seed {seed}</th>" for seed in findings.study.repeat.seeds)
+    seeds = "".join(f"<th>seed {seed}</th>" for seed in _seeds(findings))
     trials = (
         '<div class="scroll" tabindex="0" role="region" aria-label="Trials"><table class="ids"><thead>'
         f"<tr><th>Cell</th>{seeds}</tr></thead><tbody>{listed}</tbody></table></div>"
@@ -61,9 +61,15 @@ def provenance(findings: Findings) -> str:
     )  # fmt: skip
 
 
+def _seeds(findings: Findings) -> list[int]:
+    """Return the seeds that any cell was given, in the order of the study."""
+    given = {seed for found in findings.cells for seed in found.cell.trials}
+    return [seed for seed in findings.study.repeat.seeds if seed in given]
+
+
 def _trial_row(found: CellFindings, findings: Findings) -> str:
     cells = []
-    for seed in findings.study.repeat.seeds:
+    for seed in _seeds(findings):
         trial = found.cell.trials.get(seed)
         known = findings.recorded.get(trial or "")
         state = "" if trial in findings.finished else (known.result.result.outcome if known else "no outcome")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from paribus.record.store import Store
 
 LINKS = {
-    "answer": "Answer", "design": "Design", "cells": "Every cell", "effects": "Differences", "fair": "Fair?",
+    "answer": "Answer", "design": "Design", "cells": "Every cell", "replication": "Replication",
+    "effects": "Differences", "fair": "Fair?",
     "overfitting": "Overfitting", "documents": "Documents", "failed": "Not finished", "evidence": "Evidence",
     "provenance": "Provenance",
 }  # fmt: skip
@@ -46,6 +47,7 @@ def report(plan: Plan, store: Store) -> str:
         sections.short_answer(findings),
         sections.design(findings),
         sections.cells(findings),
+        sections.replicated(findings),
         sections.effects(findings, "forest" in charts),
         sections.fair(findings),
         sections.overfit(findings, claims, "curves" in charts),

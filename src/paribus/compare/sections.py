@@ -11,6 +11,7 @@ from paribus.compare.claim import Claims
 from paribus.compare.findings import Findings
 from paribus.compare.markup import text
 from paribus.compare.memorisation import memorisation
+from paribus.compare.replication import replication, seeds_of
 
 LONG_TABLE = 14
 """Rows from which the table of cells gets a choice of levels above it."""
@@ -80,7 +81,7 @@ def design(findings: Findings) -> str:
         *(shown for block, shown in blocks.items() if block not in findings.axes),
         *((f"Varied: {wording.axis_name(axis)}", _levels(findings, axis)) for axis in findings.axes),
         ("Layout", text(study.design.replace("_", " "))),
-        ("Repeated", f"seeds {text(wording.listed([str(seed) for seed in study.repeat.seeds]))}"),
+        ("Repeated", text(seeds_of(study))),
         ("Scored", f"held-out loss {every}, groups {text(_groups(findings))}; "
                    f"a sample of {score.train_sample} training examples with noise off"),
         ("Compared by", f"{markup.code(findings.metric)} at {text(wording.READING_NAMES[findings.primary])}: "
@@ -109,6 +110,14 @@ def cells(findings: Findings) -> str:
     return section("cells", "Every cell", above, markup.table(sheet, marks=marks, caption=False), note)
 
 
+def replicated(findings: Findings) -> str:
+    """Show where each contrast of an adaptive study stopped, and what that saved."""
+    sheet = replication(findings)
+    return section(
+        "replication", "Where seeds were added", markup.table(sheet, caption=False) if sheet else ""
+    )
+
+
 def effects(findings: Findings, drawn: bool) -> str:
     """Show each level's difference, drawn and at the three readings."""
     sheet = sheets.readings(findings)
@@ -122,7 +131,7 @@ def effects(findings: Findings, drawn: bool) -> str:
     figure = (
         f'<figure><div class="canvas"><div id="forest" aria-busy="true"></div></div><figcaption>{keys}<br>'
         f"Dot: mean paired difference, line: its interval{band}. A diamond is a number that a document "
-        "claims in this metric. * some trials did not finish. "
+        "claims in this metric. * some trials did not finish. † not a fair comparison. "
         "Controls are in the table only.</figcaption></figure>"
     )
     meanings = "".join(

@@ -67,13 +67,14 @@ def comparison(findings: Findings) -> Sheet:
     )
     note = (
         f"{findings.metric} in {findings.metric.unit}, {_better(findings.metric)} is better, at {reading}. "
-        f"{_percent(findings)} t intervals over seeds, differences paired by seed; "
+        f"{_percent(findings)} {_intervals(findings)} over seeds, differences paired by seed; "
         "each interval holds for its row alone, p is corrected."
     )
     if findings.rules.margin:
         level = f"{2 * findings.rules.confidence - 1:.0%}".replace("%", "\u00a0%")
         within = f"within ±{findings.rules.margin:g}"
-        note += f" Equivalent: the {level} interval, two one-sided tests, is {within}, uncorrected."
+        corrected = "p corrected" if findings.replay else "uncorrected"
+        note += f" Equivalent: the {level} interval, two one-sided tests, is {within}, {corrected}."
     note += LOUDNESS_NOTE if LOUDNESS in columns else ""
     return Sheet("comparison", f"Every cell at {reading}", columns, tuple(rows), note)
 
@@ -168,7 +169,8 @@ def losses(findings: Findings, claims: Claims) -> Sheet:
                         mine[quantity] = f"{printed[quantity, row.epoch].value:g}"
             rows.append(mine)
     note = (
-        f"Means over seeds with {_percent(findings)} t intervals; group {findings.metric.group}; noise off."
+        f"Means over seeds with {_percent(findings)} {_intervals(findings)}; "
+        f"group {findings.metric.group}; noise off."
     )
     return Sheet("overfitting", "Losses by epoch", tuple(columns), tuple(rows), note)
 
@@ -254,6 +256,10 @@ def contrast_row(contrast: Contrast) -> dict[str, Any]:
 
 def _percent(findings: Findings) -> str:
     return f"{findings.rules.confidence:.0%}".replace("%", "\u00a0%")
+
+
+def _intervals(findings: Findings) -> str:
+    return "repeated t intervals" if findings.replay else "t intervals"
 
 
 def _better(metric: Metric) -> str:

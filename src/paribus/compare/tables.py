@@ -18,6 +18,7 @@ from paribus.compare.claim import Claims, read_claims
 from paribus.compare.findings import CellFindings, Findings, reason
 from paribus.compare.memorisation import memorisation
 from paribus.compare.readings import READINGS
+from paribus.compare.replication import replication
 from paribus.compare.sheets import Column, Sheet
 from paribus.record.table import coordinates
 from paribus.statistics import Estimate
@@ -40,6 +41,7 @@ def all_sheets(findings: Findings, claims: Claims) -> list[Sheet]:
     """Return every table that a study has something to say in, in the order of the report."""
     made = (
         sheets.comparison(findings),
+        replication(findings),
         sheets.readings(findings),
         memorisation(findings),
         sheets.losses(findings, claims),
@@ -54,15 +56,15 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
     """Print the comparison, the losses by epoch, precision beside the document, and what failed."""
     findings = Findings(plan, store)
     claims = read_claims(plan.study.folder)
-    wanted = ("comparison", "memorisation", "overfitting", "precision", "noise", "failures")
+    wanted = ("comparison", "replication", "memorisation", "overfitting", "precision", "noise", "failures")
     for sheet in all_sheets(findings, claims):
         if sheet.name in wanted:
             shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
             console.print(_fitting(shown, console))
             note = "" if sheet.name == "failures" else f"{sheet.note} {signs(sheet)}".strip()
             console.print(f"[dim]{escape(note)}[/]\n" if note else "", highlight=False)
-            for line in fairness.lines(findings) if sheet.name == "comparison" else ():
-                console.print(escape(f"{line}\n"), style="red", highlight=False)
+            if sheet.name == "comparison" and (unfair := [*fairness.lines(findings)]):
+                console.print(escape("\n".join(unfair)) + "\n", style="red", highlight=False)
     if findings.missing:
         console.print(f"{len(findings.missing)} of {len(plan.jobs)} trials have no recorded outcome yet.")
 
