@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, MixtralConfig, OPTConfig
 
 import tiny
 from paribus.machine import host
@@ -306,3 +307,45 @@ def test_what_a_training_leaves_has_statistics_only_where_something_trains() -> 
     assert {"head.norm.running_mean", "head.norm.running_var"} < set(weights.learnt(made))
     assert not [name for name in weights.learnt(classifier("layer")) if "running" in name]
     assert not [name for name in weights.learnt(made) if "rotary" in name]
+
+
+def test_the_head_is_as_wide_as_what_the_decoder_gives() -> None:
+    """OPT may project the output of its layers to the width of its embeddings."""
+    model = AutoModelForCausalLM.from_config(
+        OPTConfig(
+            vocab_size=64,
+            hidden_size=16,
+            word_embed_proj_dim=8,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            ffn_dim=24,
+            max_position_embeddings=64,
+        )
+    )
+    head = Classifier(model, CLASSES, "layer", 0).head
+    assert head.linear.in_features == 8
+    assert learns(model)
+
+
+def test_a_mixture_of_experts_learns_classes() -> None:
+    model = AutoModelForCausalLM.from_config(
+        MixtralConfig(
+            vocab_size=64,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            intermediate_size=24,
+            num_local_experts=2,
+        )
+    )
+    assert learns(model)
+
+
+def learns(model: Any) -> bool:
+    """Train a classifier of a model a little; says whether its loss fell."""
+    made = Classifier(model, CLASSES, "layer", 0)
+    losses = tiny.run(
+        made, Full(), examples=rows(), trainer_class=Trainer, max_steps=40, learning_rate=1e-2
+    ).losses
+    return losses[-1] < 0.9 * losses[0]

@@ -90,10 +90,17 @@ class Classifier(PreTrainedModel):
         super().__init__(model.config)
         config: Any = model.config.get_text_config()
         self.decoder = model.base_model
-        self.head = Head(config.hidden_size, classes, norm, getattr(config, "initializer_range", 0.02), seed)
+        words: Any = model.get_output_embeddings()  # some decoders give another width than their layers have
+        width = words.weight.shape[1]
+        self.head = Head(width, classes, norm, getattr(config, "initializer_range", 0.02), seed)
         self.classes, self.norm = classes, norm
         self.prepare_inputs_for_generation = _no_text  # peft asks for it, and nobody calls it
         self.train(model.training)
+
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        """Leave the experts of a mixture to the decoder, as with its attention."""
+        return True
 
     @property
     def architecture(self) -> str:
