@@ -338,4 +338,5 @@ def test_speed_on_another_machine_is_no_ratio(tmp_path: Path) -> None:
             path.write_text(path.read_text().replace("Test CPU", "Other CPU"))
     sheet = precision(Findings(plan, store), Claims())
     assert sheet is not None
-    assert sheet.rows[1]["speed"] == "other machine"
+    assert sheet.rows[1]["speed"] == sheet.rows[1]["memory"] == "other machine"
+    assert "never compared across classes of machine" in sheet.note

@@ -49,16 +49,21 @@ def _opening(findings: Findings) -> Point:
             f"{done} of {len(findings.plan.jobs)} trials finished, and no level has a pair with the baseline."
         )
         return Point("note", "Nothing to compare yet", text)
-    counts = {word: sum(c.verdict == word for c in known) for word in ("better", "worse")}
+    fair = [c for c in known if not c.flags]
+    counts = {word: sum(c.verdict == word for c in fair) for word in ("better", "worse")}
     axes = len({contrast.axis for contrast in known})
     metric, confidence = findings.metric, f"{findings.rules.confidence:.0%}".replace("%", "\u00a0%")
     text = (
         f"Of {_count(len(known), 'level')} on {_count(axes, 'axis', 'axes')}, {counts['better'] or 'none'} "
         f"improved and {counts['worse'] or 'none'} worsened the {metric.split} {metric.quantity} "
         f"({metric.unit}, group {metric.group}) at {wording.READING_NAMES[findings.primary]}: "
-        f"paired over seeds, {confidence} confidence, Holm correction."
+        f"paired over seeds, {confidence} confidence, Holm correction{_left_out(len(known) - len(fair))}."
     )
     return Point("note", "In one sentence", text)
+
+
+def _left_out(unfair: int) -> str:
+    return f"; {_count(unfair, 'level')} not fairly compared" if unfair else ""
 
 
 def _unfair(findings: Findings) -> Point | None:
@@ -67,7 +72,7 @@ def _unfair(findings: Findings) -> Point | None:
     if not flagged:
         return None
     text = "These differ from the baseline in more than what is varied; no claim is judged by them:"
-    items = tuple(f"{level(c)}. {c.unfair}" for c in flagged)
+    items = tuple(f"{_described(c)} {c.unfair}" for c in flagged)
     return Point("failed", "Not a fair comparison", text, items)
 
 
@@ -83,7 +88,7 @@ def _by_verdict(findings: Findings) -> Iterable[Point | None]:
         ("undecided", "Not told apart", "Neither a difference nor equivalence is shown:"),
     )
     for tone, head, start in heads:
-        own = [c for c in findings.primary_contrasts if c.verdict == tone and not c.is_control]
+        own = [c for c in findings.primary_contrasts if c.verdict == tone and not (c.is_control or c.flags)]
         own.sort(key=lambda c: -abs(c.difference.mean) if c.difference else 0)
         yield Point(tone, head, start, tuple(map(_described, own))) if own else None
 
@@ -104,8 +109,7 @@ def _described(contrast: Contrast) -> str:
     p = f", {of}\u00a0{_equals(tested)}" if tested is not None else ""
     arm = contrast.arm
     some = f"; only {arm.finished} of {arm.planned} trials finished" if not arm.complete else ""
-    mark = f" {wording.UNFAIR} not a fair comparison" if contrast.flags else ""
-    return f"{said}{p}{some}{mark}."
+    return f"{said}{p}{some}."
 
 
 def _size(found: Estimate) -> str:
@@ -125,6 +129,12 @@ def level(contrast: Contrast) -> str:
     axis = wording.axis_name(contrast.axis) if contrast.axis else ""
     mark = " (control)" if contrast.is_control else ""
     return f"{axis} {wording.level_name(contrast.level)}{mark}".strip()
+
+
+def marked(contrast: Contrast) -> str:
+    """Name a contrast's level with the signs that tables put behind a verdict."""
+    some = " *" if contrast.conditional else ""
+    return level(contrast) + some + (f" {wording.UNFAIR}" if contrast.flags else "")
 
 
 def _unpaired(findings: Findings) -> Point | None:

@@ -79,7 +79,8 @@ def _batch(seen: Seen) -> Facts:
 
 def _schedule(seen: Seen) -> Facts:
     settings = seen.recorded.job.trial.training.canonical()
-    named = {k.replace("_", " "): v for k, v in settings.items() if k not in OTHERWISE_NAMED}
+    shared = {k: v for k, v in settings.items() if k not in OTHERWISE_NAMED}
+    named = {k.replace("lr_scheduler_type", "schedule").replace("_", " "): v for k, v in shared.items()}
     return named | {"optimizer used": seen.recorded.result.resolved.get("optimizer")}
 
 
@@ -116,8 +117,8 @@ def _checkpoint(seen: Seen) -> Facts:
         return {"": "end of training" if ended else f"step {max(scored)} of {counts.optimizer_steps}"}
     chosen_from = [r for r in seen.curve.series("validation", seen.group) if r.step > 0]
     return {
-        "points scored": len(chosen_from if seen.at == "best_validation" else scored),
         "scored every": seen.score.setting.get("every") if seen.score else None,
+        "points": len(chosen_from if seen.at == "best_validation" else scored),
     }
 
 

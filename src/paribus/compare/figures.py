@@ -176,7 +176,7 @@ def _range(losses: list[float]) -> dict[str, float]:
 def _forest_row(contrast: Any) -> dict[str, Any]:
     found, ends = contrast.difference, contrast.difference.interval
     return {
-        "level": answer.level(contrast) + (" *" if contrast.conditional else ""),
+        "level": answer.marked(contrast),
         "mean": found.mean,
         "low": ends.low if ends else found.mean,
         "high": ends.high if ends else found.mean,
@@ -195,7 +195,7 @@ def _claimed(findings: Findings, claims: Claims) -> list[dict[str, Any]]:
             if isinstance(check, DifferenceCheck) and isinstance(check.expected, float | int):
                 contrast = matching(findings.primary_contrasts, check.axis, check.level)
                 if contrast and contrast.difference and check.metric in (None, str(findings.metric)):
-                    row = {"level": answer.level(contrast) + (" *" if contrast.conditional else "")}
+                    row = {"level": answer.marked(contrast)}
                     found.append(row | {"claimed": float(check.expected), "claim": claim.id})
     return found
 

@@ -113,12 +113,13 @@ def readings(findings: Findings) -> Sheet:
     for contrast in findings.primary_contrasts:
         row: dict[str, Any] = {"group": wording.axis_name(contrast.axis or ""), "level": contrast.level}
         row["conditional"] = contrast.conditional
-        row["unfair"] = contrast.unfair
         if _is_noise(contrast.axis):
             row["ratio"] = findings.loudness(trials_at(findings, contrast.axis, contrast.level))
         for at in order:
             other = found[at][contrast.axis, contrast.level]
             row |= {f"{at}.difference": other.difference, f"{at}.holm_p": other.holm_p}
+        flags = [flag.sentence for at in order for flag in found[at][contrast.axis, contrast.level].flags]
+        row["unfair"] = " ".join(dict.fromkeys(flags))
         rows.append(row)
     if any(row.get("ratio") is not None for row in rows):
         columns.insert(1, LOUDNESS)
