@@ -95,6 +95,7 @@ PLANTED: dict[str, tuple[Edit, str]] = {
     "overlap": (put({"same_wording": 3, "new_wording": 0}, "score", "shared_prompts"), "3 against 0"),
 }  # fmt: skip
 """One unfairness of each kind, as an edit of what one arm recorded, with what should be said of it."""
+moved = PLANTED["machine"][0]
 
 
 def made(
@@ -233,10 +234,8 @@ def test_what_varies_declares_what_it_changes_and_nothing_else() -> None:
     assert declares("precision") == {"dtype", "attention"}
     silent = ("tuning", "neftune_noise_alpha", "gradient_accumulation_steps", "dropout", "tuning.r")
     assert all(declares(axis) == frozenset() for axis in silent)
-    known = {kind.name for kind in KINDS}
-    assert all(
-        declares(axis) <= known - {"evaluation_set", "libraries", "machine", "overlap"} for axis in names()
-    )
+    some = {kind.name for kind in KINDS} - {"evaluation_set", "libraries", "machine", "overlap"}
+    assert all(declares(axis) <= some for axis in names())
 
 
 def test_a_declared_difference_is_named_and_no_flag(tmp_path: Path) -> None:
@@ -293,7 +292,6 @@ def test_tuned_arms_are_not_said_to_share_an_untuned_rate(tmp_path: Path) -> Non
 
 def test_sides_are_compared_pair_by_pair(tmp_path: Path) -> None:
     """Another machine for both arms of a seed is fair, for one of them it is not."""
-    moved = PLANTED["machine"][0]
     both = made(tmp_path / "a", TWO, lambda job: moved if job.trial.seed == 1 else None)
     assert fairness.flags(both) == []
     one = made(tmp_path / "b", TWO, at_alpha(5, moved, seeds=(1,)))
@@ -359,9 +357,6 @@ def test_a_control_that_is_not_fairly_compared_shows_nothing(tmp_path: Path) -> 
         assert ("no declared control" in (findings.blind_to_loss() or "")) == blind
 
 
-moved = PLANTED["machine"][0]
-
-
 def harmed(files: Files, by: float) -> None:
     for reading in files["score"]["curve"]:
         reading["loss"] += by if reading["step"] else 0
@@ -372,13 +367,13 @@ def harmed(files: Files, by: float) -> None:
 
 @pytest.fixture(scope="module")
 def unfair(tmp_path_factory: pytest.TempPathFactory) -> Findings:
-    edit = PLANTED["optimizer_steps"][0]
+    edit = put(8, "result", "resolved", "effective_batch_size")
     return made(tmp_path_factory.mktemp("unfair"), "{neftune_noise_alpha: [0, 5, 10]}", at_alpha(5, edit))
 
 
 def test_the_report_marks_it_in_every_table_and_lists_what_was_checked(unfair: Findings) -> None:
     html = unescape(report(unfair.plan, unfair.store))
-    row = '<tr class="unfair"><td colspan="8">† Optimizer steps: 63 against 64.</td></tr>'
+    row = '<tr class="unfair"><td colspan="8">† Effective batch: 8 against 16.</td></tr>'
     assert html.count(row) == 1
     assert html.index("5 †</td>") < html.index(row)
     assert "better †</span>" in html
@@ -392,7 +387,7 @@ def test_the_short_answer_counts_it_for_nothing(unfair: Findings) -> None:
     points = {point.head: point for point in short_answer(unfair)}
     assert points["In one sentence"].text.startswith("Of 2 levels on 1 axis, 1 improved and none worsened")
     assert points["In one sentence"].text.endswith("; 1 level not fairly compared.")
-    assert points["Not a fair comparison"].items[0].endswith(" Optimizer steps: 63 against 64.")
+    assert points["Not a fair comparison"].items[0].endswith(" Effective batch: 8 against 16.")
     assert [item.startswith("NEFTune α 10") for item in points["Helped"].items] == [True]
 
 
@@ -403,15 +398,15 @@ def test_the_terminal_csv_latex_and_json_have_it_too(unfair: Findings) -> None:
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert "better †" in shown
-    assert "† NEFTune α 5. Optimizer steps: 63 against 64." in shown
+    assert "† NEFTune α 5. Effective batch: 8 against 16." in shown
     rows = csv.DictReader(io.StringIO(tables.csv(plan, store)))
-    assert [row["flags"] for row in rows] == ["", "optimizer_steps", ""]
+    assert [row["flags"] for row in rows] == ["", "effective_batch", ""]
     assert "better †" in tables.latex(plan, store)
     document = tables.rows(plan, store)["fairness"]
-    flag = Flag("optimizer_steps", "neftune_noise_alpha", "5", "63", "64", "Optimizer steps: 63 against 64.")
+    flag = Flag("effective_batch", "neftune_noise_alpha", "5", "8", "16", "Effective batch: 8 against 16.")
     assert document["flags"] == [vars(flag)]
-    assert document["checked"]["optimizer_steps"] == {
-        "verdict": "differ", "finding": "In 1 of 2 comparisons:", "details": ["NEFTune α 5: 63 against 64"],
+    assert document["checked"]["effective_batch"] == {
+        "verdict": "differ", "finding": "In 1 of 2 comparisons:", "details": ["NEFTune α 5: 8 against 16"],
     }  # fmt: skip
     assert (document["checked"]["tokens"]["verdict"], document["not_recorded"]) == ("same", [])
     assert json.loads(json.dumps(document)) == document
