@@ -66,13 +66,19 @@ def show_plan(
     for cell in plan.cells:
         state = _trial_ids(cell, results, blocked) if every_trial else _state(cell, results, blocked)
         marks = [_coordinate(cell, axis) for axis in axes]
-        table.add_row(*marks, str(len(cell.trials)), state)
+        table.add_row(*marks, _seeds(cell, study.repeat.least), state)
     console.print(table)
     reasons = {f"{block.technique}: {block.reason}; {block.way_out}" for block in blocked.values()}
     for reason in sorted(reasons):
         console.print(f"[yellow]unsupported[/] {escape(reason)}", soft_wrap=True, highlight=False)
     for excluded in plan.excluded:
         console.print(f"[dim]excluded[/] {escape(str(excluded))}", soft_wrap=True, highlight=False)
+
+
+def _seeds(cell: Cell, least: int | None) -> str:
+    """Write how many seeds a cell takes, in an adaptive study from how many to how many."""
+    most = len(cell.trials)
+    return f"{least}..{most}" if least and most > least else str(most)
 
 
 def _counts_line(plan: Plan, results: dict[str, Any], blocked: dict[str, Any]) -> str:

@@ -63,6 +63,12 @@ def behave(base: Path, seed: int, *ways: str, seconds: float = 0.03) -> None:
     (base / f"behaviour-{seed}.json").write_text(json.dumps({"ways": ways, "seconds": seconds}))
 
 
+def lose(base: Path, losses: dict[str, float]) -> None:
+    """Say what loss each trial ends with, by its id; without this all end with the same."""
+    base.mkdir(parents=True, exist_ok=True)
+    (base / "losses.json").write_text(json.dumps(losses))
+
+
 def journal(base: Path) -> list[list[str]]:
     """Return what happened, in order: begin, end or overlap; seed; process id."""
     path = base / "journal"
@@ -85,7 +91,7 @@ def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Any], None]
             progress(Progress("training", step, 3, 1.0 / step))
         special = _act(way, scratch)
         _note(base, "end", seed)
-    return special or _finished(job)
+    return special or _finished(job, base)
 
 
 def _behaviour(base: Path, seed: int, before: int) -> tuple[str, float]:
@@ -115,7 +121,7 @@ def _act(way: str, scratch: Path) -> Performed | None:
     return None
 
 
-def _finished(job: Job) -> Performed:
+def _finished(job: Job, base: Path) -> Performed:
     def digest(word: str) -> str:
         return hashlib.sha256(f"{word} {job.trial_id}".encode()).hexdigest()
 
@@ -132,14 +138,20 @@ def _finished(job: Job) -> Performed:
         ),
         proof={"tuning": {"trainable": 12}},
         steps=[{"step": step, "epoch": step / 3, "loss": 1.0 / step} for step in range(1, 4)],
-        scores=tuple(_score(job, key, setting) for key, setting in scores),
+        scores=tuple(_score(job, key, setting, _loss(job, base)) for key, setting in scores),
         items={key: [{"step": 3, "split": "test", "loss_sum": 2.0, "targets": 4}] for key, _ in scores},
     )
 
 
-def _score(job: Job, score_id: str, setting: Heldout) -> HeldoutScore:
+def _loss(job: Job, base: Path) -> float:
+    path = base / "losses.json"
+    return json.loads(path.read_text())[job.trial_id] if path.exists() else 0.5
+
+
+def _score(job: Job, score_id: str, setting: Heldout, loss: float) -> HeldoutScore:
+    group = (*setting.groups, "all")[0]
     reading = Reading(
-        step=3, epoch=1.0, split="test", group="all", loss=0.5, accuracy=0.5, targets=4, examples=1
+        step=3, epoch=1.0, split="test", group=group, loss=loss, accuracy=0.5, targets=4, examples=1
     )
     return HeldoutScore(
         score_id=score_id, trial_id=job.trial_id, setting=setting.canonical(), curve=(reading,)

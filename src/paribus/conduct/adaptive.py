@@ -74,4 +74,8 @@ def said(found: Replay) -> str:
     if found.ended:
         return f"ended after {of}: {planned} of {most} trials were needed, {found.saved} saved"
     going = f"{found.open} of {len(found.stops)} contrasts open, " if found.stops else ""
-    return f"look at {of}: {going}{len(found.waiting)} trials to run"
+    return f"look at {of}: {going}{_count(len(found.waiting))} to run"
+
+
+def _count(trials: int) -> str:
+    return f"{trials} trial{'' if trials == 1 else 's'}"
