@@ -7,7 +7,7 @@ has been recorded before.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -84,10 +84,14 @@ def replay(plan: Plan, recorded: Mapping[str, Recorded]) -> Replay:
 
     Raises ValueError for a study whose seeds are fixed.
     """
-    looks, seeds = plan.study.repeat.looks, plan.study.repeat.seeds
+    return followed(plan, _read(plan, recorded), recorded)
+
+
+def followed(plan: Plan, read: Read, recorded: Collection[str]) -> Replay:
+    """Go through the looks with values that were read before; `recorded` are the trials with an outcome."""
+    looks, seeds, asked = plan.study.repeat.looks, plan.study.repeat.seeds, _asked(plan.cells)
     if looks is None:
         raise ValueError(f"the seeds of {plan.study.name} are fixed")
-    read, asked = _read(plan, recorded), _asked(plan.cells)
     upto = {cell.group: looks.first for cell in plan.cells}
     stops: dict[Key, Stop] = {}
     count = looks.first

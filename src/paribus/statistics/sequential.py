@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 GAMMA: Final = -2.0
-"""The shape of spending: 1 is close to Pocock's (early), -4 to O'Brien and Fleming's (late)."""
 LEAST_LEVEL: Final = 1e-7
 """The least one-sided level that is told apart; a p value is never given as less than twice this."""
 LEVELS: Final = 128
@@ -44,10 +43,14 @@ With five times as many no boundary at 3 to 20 pairs, at a level of 0.05 or 0.00
 
 @dataclass(frozen=True)
 class Looks:
-    """A look after each pair from `first` to `last`; what has fewer pairs than `first` has no interval."""
+    """A look after each pair from `first` to `last`; what has fewer pairs than `first` has no interval.
+
+    `gamma` is the shape of spending: 1 is close to Pocock's (early), -4 to O'Brien and Fleming's (late).
+    """
 
     first: int
     last: int
+    gamma: float = GAMMA
 
     def __post_init__(self) -> None:
         if not 2 <= self.first <= self.last:
@@ -100,7 +103,7 @@ class Looks:
         """Return the t value to exceed at `n` pairs; `level` is the one-sided error of all looks together."""
         import numpy as np
 
-        levels, scores = _table(self.first, self.last)
+        levels, scores = _table(self)
         score = np.interp(np.log(level), np.log(levels), scores[self._row(n)])
         return float(_statistic(score, n))
 
@@ -109,14 +112,16 @@ class Looks:
         import numpy as np
         from scipy.special import ndtri, stdtr
 
-        levels, scores = _table(self.first, self.last)
+        levels, scores = _table(self)
         score = -ndtri(stdtr(n - 1, -statistic))
         row = scores[self._row(n)]
         return 1.0 if score < row[-1] else float(np.exp(np.interp(-score, -row, np.log(levels))))
 
     def spent(self, n: int) -> float:
         """Return the share of the error that may have been made by the look at `n` pairs."""
-        return (1 - exp(-GAMMA * n / self.last)) / (1 - exp(-GAMMA))
+        if self.gamma == 0:
+            return n / self.last
+        return (1 - exp(-self.gamma * n / self.last)) / (1 - exp(-self.gamma))
 
     def _row(self, n: int) -> int:
         if not self.first <= n <= self.last:
@@ -125,7 +130,7 @@ class Looks:
 
 
 @lru_cache(maxsize=32)
-def _table(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+def _table(looks: Looks) -> tuple[np.ndarray, np.ndarray]:
     """Return one-sided levels and the boundaries as normal scores: a row a look, a column a level.
 
     `beyond` is the probability of no passing so far and a score above each edge of the grid.
@@ -133,11 +138,11 @@ def _table(first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     import numpy as np
     from scipy.special import ndtr
 
-    looks, levels = Looks(first, last), np.geomspace(LEAST_LEVEL, 0.5, LEVELS)
+    levels = np.geomspace(LEAST_LEVEL, 0.5, LEVELS)
     edges = np.linspace(LOWEST, HIGHEST, CELLS + 1)
     beyond, spent, rows = np.tile(ndtr(-edges), (LEVELS, 1)), 0.0, []
-    for n in range(first, last + 1):
-        if n > first:
+    for n in range(looks.first, looks.last + 1):
+        if n > looks.first:
             beyond = (beyond[:, :-1] - beyond[:, 1:]) @ _passed_on(n, edges)
         leaving = levels * (looks.spent(n) - spent)
         with np.errstate(divide="ignore"):
