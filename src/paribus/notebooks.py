@@ -105,6 +105,8 @@ def _write(notebook: NotebookNode, page: Path) -> None:
     from paribus.compare.page import page as whole
     from paribus.sources.cache import write_whole
 
+    for cell in notebook.cells:  # warnings of libraries are about this machine, not about the study
+        cell["outputs"] = [one for one in cell.get("outputs", []) if one.get("name") != "stderr"]
     exporter = HTMLExporter(template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)
     body, _ = exporter.from_notebook_node(notebook)
     heading = str(notebook.cells[0].source).partition("\n")[0].lstrip("# ")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
@@ -116,7 +117,7 @@ def rule(
     computed: Mapping[str, Computed],
     evidence: str,
     judged: Mapping[str, tuple[str, Judged]],
-    unread: Mapping[str, str] | None = None,
+    unread: Mapping[str, str] = MappingProxyType({}),
 ) -> Ruling:
     """Give a row its verdict: computed where it was, else by its study, else not run.
 
@@ -129,9 +130,7 @@ def rule(
         return _exact(row, computed[row.id], evidence, ours)
     if ran is None or ran.verdict == "not run":
         reasons = [ran.reason if ran else "", f"it needs {row.needs}" if row.needs else ""]
-        reasons += [
-            f"{name} cannot be read: {unread[name]}" for name in row.studies if name in (unread or {})
-        ]
+        reasons += [f"{name} cannot be read: {unread[name]}" for name in row.studies if name in unread]
         reason = "; ".join(filter(None, reasons)) or "nothing that settles it stands here"
         return Ruling(row, "not run", reason, evidence=study or None, ours=ours)
     return Ruling(row, ran.verdict, ran.reason, "ran", study, ours=ours)

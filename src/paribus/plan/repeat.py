@@ -97,9 +97,7 @@ def _decidable(compare: dict[str, Any]) -> None:
             message = f"a study that ends when all is decided must declare compare.{key}"
             raise _problem("until", message, f"add it, for example `compare: {{{key}: {example}}}`")
     if compare.get("at") == "equal_train_loss":
-        message = (
-            "equal_train_loss is the loss that every arm reaches, and moves with every seed added"
-        )
+        message = "equal_train_loss is the loss that every arm reaches, and moves with every seed added"
         raise Problems(Problem(("compare", "at"), message, "decide at best_validation or last"))
 
 
