@@ -83,9 +83,10 @@ PLANTED: dict[str, tuple[Edit, str]] = {
         f"{'u' * 12} against {'t' * 12}",
     ),
     "dtype": (put("bf16", "result", "resolved", "mixed_precision"), "mixed precision bf16 against no"),
-    "attention": (
+    "attention": (put("eager", "result", "resolved", "attention"), "eager against sdpa"),
+    "attention_kernel": (
         put("not fused", "result", "resolved", "attention_kernel"),
-        "kernel not fused against flash_attention_for_cpu",
+        "not fused against flash_attention_for_cpu",
     ),
     "libraries": (
         put({**LIBRARIES, "torch": "2.12.0", "pandas": "3.0.0"}, "made_by", "libraries"),
@@ -151,7 +152,7 @@ def test_a_study_with_an_unfairness_of_each_kind_is_flagged_as_often_each_by_its
 
     findings = made(tmp_path, vary, edits, seeds="[0, 1]")
     assert flagged(findings) == [(kind, str(alpha)) for alpha, kind in levels.items()]
-    assert len(levels) == len(KINDS) == 13
+    assert len(levels) == len(KINDS) == 14
     assert {c.level: [flag.kind for flag in c.flags] for c in findings.primary_contrasts} == {
         **{str(alpha): [kind] for alpha, kind in levels.items()},
         "50": [],
@@ -186,7 +187,7 @@ def test_a_fair_study_is_flagged_nowhere_and_every_kind_says_what_its_sides_shar
     assert {word for word, _ in found.values()} == {"same"}
     assert found["tokens"][1] == "tokens 16,592, target tokens 4,456"
     assert found["checkpoint_rule"][1] == "scored every epoch, points 8"
-    assert found["attention"][1] == "implementation sdpa, kernel flash_attention_for_cpu"
+    assert (found["attention"][1], found["attention_kernel"][1]) == ("sdpa", "flash_attention_for_cpu")
     assert "Yes, in all that was checked" in report(findings.plan, findings.store)
 
 
@@ -231,10 +232,11 @@ def test_what_varies_declares_what_it_changes_and_nothing_else() -> None:
     for axis in ("training.epochs", "training.max_steps", "data.train_examples"):
         assert declares(axis) == {"tokens", "optimizer_steps", "checkpoint_rule"}
     assert "effective_batch" in declares("training.effective_batch_size")
-    assert declares("precision") == {"dtype", "attention"}
-    silent = ("tuning", "neftune_noise_alpha", "gradient_accumulation_steps", "dropout", "tuning.r")
+    assert declares("precision") == {"dtype", "attention_kernel"}
+    assert declares("gradient_accumulation_steps") == {"attention_kernel"}
+    silent = ("tuning", "neftune_noise_alpha", "dropout", "tuning.r", "gradient_checkpointing")
     assert all(declares(axis) == frozenset() for axis in silent)
-    some = {kind.name for kind in KINDS} - {"evaluation_set", "libraries", "machine", "overlap"}
+    some = {kind.name for kind in KINDS} - {"evaluation_set", "attention", "libraries", "machine", "overlap"}
     assert all(declares(axis) <= some for axis in names())
 
 
@@ -313,10 +315,11 @@ def test_what_is_not_recorded_is_said_and_never_flagged(tmp_path: Path) -> None:
 
     findings = made(tmp_path, TWO, at_alpha(5, old))
     assert fairness.flags(findings) == []
-    assert fairness.unrecorded(findings) == ["Attention (kernel)", "Test prompts trained on"]
+    assert fairness.unrecorded(findings) == ["Attention kernel that ran", "Test prompts trained on"]
     html = report(findings.plan, findings.store)
-    assert "Not recorded, and so not compared: Attention (kernel); Test prompts trained on." in html
-    assert [one.kind.name for one in fairness.checked(findings)] == [*PLANTED][:-1]
+    assert "Not recorded, and so not compared: Attention kernel that ran; Test prompts trained on." in html
+    kinds = [one.kind.name for one in fairness.checked(findings)]
+    assert kinds == [kind for kind in PLANTED if kind not in ("attention_kernel", "overlap")]
 
 
 def test_prompts_that_both_arms_were_trained_on_are_a_flag_for_both(tmp_path: Path) -> None:

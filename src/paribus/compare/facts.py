@@ -132,9 +132,11 @@ def _dtype(seen: Seen) -> Facts:
 
 
 def _attention(seen: Seen) -> Facts:
-    """Read the implementation that the model took and the kernel that torch chose for it."""
-    used = seen.recorded.result.resolved
-    return {"implementation": used.get("attention"), "kernel": used.get("attention_kernel")}
+    return {"": seen.recorded.result.resolved.get("attention")}
+
+
+def _attention_kernel(seen: Seen) -> Facts:
+    return {"": seen.recorded.result.resolved.get("attention_kernel")}
 
 
 def _libraries(seen: Seen) -> Facts:
@@ -171,6 +173,7 @@ KINDS: Final = (
     Kind("template", "Template of the text", _template),
     Kind("dtype", "Dtype", _dtype),
     Kind("attention", "Attention", _attention),
+    Kind("attention_kernel", "Attention kernel that ran", _attention_kernel),
     Kind("libraries", "Library versions", _libraries),
     Kind("machine", "Machine class", _machine),
     Kind("overlap", "Test prompts trained on", _overlap, _either),

@@ -25,18 +25,22 @@ LENGTH: Final = frozenset({"tokens", "optimizer_steps", "checkpoint_rule"})
 """What follows from how long training is: with it goes how many points are scored along the way."""
 DECLARES: Final[Mapping[str, frozenset[str]]] = {
     "model": frozenset({"tokens"}),
-    "model.load_dtype": frozenset({"dtype", "attention", "evaluation_precision"}),
+    "model.load_dtype": frozenset({"dtype", "attention_kernel", "evaluation_precision"}),
     "data": LENGTH,
     "data.template": frozenset({"tokens", "template"}),
-    "training": LENGTH | {"effective_batch", "schedule", "attention"},
+    "training": LENGTH | {"effective_batch", "schedule", "attention_kernel"},
     "training.epochs": LENGTH,
     "training.max_steps": LENGTH,
     "training.max_length": LENGTH,
-    "training.effective_batch_size": LENGTH | {"effective_batch"},
-    "training.padding_free": frozenset({"attention"}),
-    "precision": frozenset({"dtype", "attention"}),
+    "training.effective_batch_size": LENGTH | {"effective_batch", "attention_kernel"},
+    "training.padding_free": frozenset({"attention_kernel"}),
+    "precision": frozenset({"dtype", "attention_kernel"}),
+    "gradient_accumulation_steps": frozenset({"attention_kernel"}),
 }
-"""What each axis changes by definition; a setting that is not named changes what its block does."""
+"""What each axis changes by definition; a setting that is not named changes what its block does.
+
+Torch chooses an attention kernel by dtype and mask, and a micro-batch of one row needs no mask.
+"""
 
 
 def declares(axis: str) -> frozenset[str]:
