@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import exp
 from pathlib import Path
@@ -135,10 +135,35 @@ def _reading(epoch: int, split: Any, group: str, loss: float) -> Reading:
     )  # fmt: skip
 
 
+def items_of(job: Job, readings: Iterable[Reading]) -> list[dict[str, Any]]:
+    """Give every reading ten examples of unlike lengths whose sums are its loss and accuracy.
+
+    An example is harder or easier than the mean by an amount of its own, and a little more by trial.
+    """
+    rows = []
+    for reading in readings:
+        targets = [31 + 2 * number for number in range(10)]  # 400 in all
+        own = [(number - 4.5) * 0.05 + wobble(job, number) for number in range(10)]
+        level = sum(shift * count for shift, count in zip(own, targets, strict=True)) / 400
+        for number, (shift, count) in enumerate(zip(own, targets, strict=True)):
+            rows.append(
+                {
+                    "step": reading.step, "split": reading.split, "group": reading.group,
+                    "example_id": f"example {number}", "targets": count, "correct": count // 2,
+                    "loss_sum": count * (reading.loss + shift - level),
+                }
+            )  # fmt: skip
+    return rows
+
+
 def record(
-    store: Store, job: Job, outcome: Outcome | None = None, readings: Callable[[Job], Any] | None = None
+    store: Store,
+    job: Job,
+    outcome: Outcome | None = None,
+    readings: Callable[[Job], Any] | None = None,
+    items: Callable[[Job, Iterable[Reading]], list[dict[str, Any]]] | None = None,
 ) -> None:
-    """Publish one trial's outcome and, where it finished, its curve."""
+    """Publish one trial's outcome and, where it finished, its curve and, if asked for, its items."""
     outcome = outcome or Finished()
     store.write_job(job)
     finished = outcome.outcome == "finished"
@@ -146,7 +171,7 @@ def record(
         found = tuple(readings(job) if readings else curve(job, effect_of(job)))
         score, name = job.scores[0], job.trial.score_id(job.scores[0])
         kept = HeldoutScore(score_id=name, trial_id=job.trial_id, setting=score.canonical(), curve=found)
-        store.publish_score(kept, None)
+        store.publish_score(kept, items(job, found) if items else None)
     alpha = job.trial.neftune_noise_alpha.alpha
     proof = {"neftune_noise_alpha": {"alpha": alpha, "noise_rms": 0.01 * alpha, "ratio": 0.021 * alpha}}
     cost = Cost(

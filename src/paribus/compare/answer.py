@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from paribus.compare import wording
+from paribus.compare import factorial, wording
 from paribus.compare.contrast import Contrast
 from paribus.compare.findings import Findings
+from paribus.compare.items import within_seeds
 from paribus.compare.overfitting import overfitting
+from paribus.compare.seeing import Seen, seen
 from paribus.statistics import Estimate
 
 Tone = Literal["better", "worse", "negligible", "equivalent", "undecided", "failed", "note"]
@@ -32,6 +34,7 @@ def short_answer(findings: Findings) -> list[Point]:
         _unfair(findings),
         *_by_verdict(findings),
         _unpaired(findings),
+        _together(findings),
         _controls(findings),
         _readings_disagree(findings),
         _overfits(findings),
@@ -72,7 +75,7 @@ def _unfair(findings: Findings) -> Point | None:
     if not flagged:
         return None
     text = "These differ from the baseline in more than what is varied; no claim is judged by them:"
-    items = tuple(f"{_described(c)} {c.unfair}" for c in flagged)
+    items = tuple(f"{_described(c, findings)} {c.unfair}" for c in flagged)
     return Point("failed", "Not a fair comparison", text, items)
 
 
@@ -90,12 +93,12 @@ def _by_verdict(findings: Findings) -> Iterable[Point | None]:
     for tone, head, start in heads:
         own = [c for c in findings.primary_contrasts if c.verdict == tone and not (c.is_control or c.flags)]
         own.sort(key=lambda c: -abs(c.difference.mean) if c.difference else 0)
-        yield Point(tone, head, start, tuple(map(_described, own))) if own else None
+        yield Point(tone, head, start, tuple(_described(c, findings) for c in own)) if own else None
 
 
-def _described(contrast: Contrast) -> str:
+def _described(contrast: Contrast, findings: Findings) -> str:
     """Say a contrast in one line: what it did and by how much, with interval and p."""
-    found = contrast.difference
+    found, could = contrast.difference, seen(contrast, findings.rules)
     if found is None:
         return f"{level(contrast)}: no pair."
     if contrast.verdict in ("better", "worse"):
@@ -109,7 +112,14 @@ def _described(contrast: Contrast) -> str:
     p = f", {of}\u00a0{_equals(tested)}" if tested is not None else ""
     arm = contrast.arm
     some = f"; only {arm.finished} of {arm.planned} trials finished" if not arm.complete else ""
-    return f"{said}{p}{some}."
+    return f"{said}{p}{some}{_unseen(contrast, could)}."
+
+
+def _unseen(contrast: Contrast, could: Seen | None) -> str:
+    """Say below what a difference could not have been seen, where none was shown."""
+    if could is None or contrast.verdict != "undecided":
+        return ""
+    return f"; could have seen {wording.size(could.smallest)}"
 
 
 def _size(found: Estimate) -> str:
@@ -138,11 +148,24 @@ def marked(contrast: Contrast) -> str:
 
 
 def _unpaired(findings: Findings) -> Point | None:
-    single = [level(c) for c in findings.primary_contrasts if c.verdict == "one pair"]
+    single = [c for c in findings.primary_contrasts if c.verdict == "one pair"]
     if not single:
         return None
-    text = f"{wording.listed(single)}: one pair with the baseline, so there is no interval and no verdict."
-    return Point("undecided", "One pair only", text)
+    names = wording.listed(list(map(level, single)))
+    text = f"{names}: one pair with the baseline, so there is no interval over seeds and no verdict."
+    within = [(c, one) for c in single for one in within_seeds(findings, c)]
+    items = tuple(
+        f"{level(c)}, on the {one.items} items of seed {one.seed} alone: {wording.difference(one.estimate)}; "
+        "another seed may give another."
+        for c, one in within
+    )
+    return Point("undecided", "One pair only", text, items)
+
+
+def _together(findings: Findings) -> Point | None:
+    """Say whether effects add up when techniques are combined, in a grid."""
+    found = factorial.summary(findings)
+    return Point("note", "Together", *found) if found else None
 
 
 def _controls(findings: Findings) -> Point | None:
@@ -152,7 +175,7 @@ def _controls(findings: Findings) -> Point | None:
         return None
     blind = findings.blind_to_loss()
     text = f"{blind[0].upper()}{blind[1:]}." if blind else "The harm that was planted on purpose was seen:"
-    return Point("note", "Control", text, tuple(map(_described, own)))
+    return Point("note", "Control", text, tuple(_described(c, findings) for c in own))
 
 
 def _readings_disagree(findings: Findings) -> Point | None:

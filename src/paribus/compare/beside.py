@@ -34,6 +34,7 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
         Column("difference", f"Change in {quantity}", "difference", "We measured"),
         Column("relative", "In % of baseline", "percent", "We measured"),
         Column("verdict", "Verdict", "verdict", "We measured"),
+        Column("smallest", "Could see", "size", "We measured"),
         Column("speed", "Speed", "text", "We measured"),
         Column("memory", "Memory", "text", "We measured"),
         *(
@@ -88,6 +89,7 @@ def noise(findings: Findings, claims: Claims) -> Sheet | None:
         Column("accuracy", "Token accuracy", "difference", "Difference from α of the baseline"),
         Column("gap", "Test − train gap", "difference", "Difference from α of the baseline"),
         Column("verdict", "Verdict", "verdict", "Difference from α of the baseline"),
+        Column("smallest", "Could see", "size", "Difference from α of the baseline"),
         *([Column("win_rate.printed", "Document: win rate", "text")] if printed else []),
     )
     note = sheets.LOUDNESS_NOTE.strip()
@@ -103,7 +105,7 @@ def _axis_rows(findings: Findings, axis: str) -> list[dict[str, Any]]:
         return []
     rows: list[dict[str, Any]] = [{"level": findings.baseline.coordinates[axis], "baseline": True}]
     own = [contrast for contrast in findings.primary_contrasts if contrast.axis == axis]
-    return rows + [{"level": c.level, "against": c.against.trials} | contrast_row(c) for c in own]
+    return rows + [{"level": c.level, "against": c.against.trials} | contrast_row(c, findings) for c in own]
 
 
 def _printed(claims: Claims, quantity: str) -> list[Number]:

@@ -8,18 +8,21 @@ not finish, gives no pair: such an arm is marked conditional and is never called
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 from paribus import statistics
+from paribus.compare.items import crossed, estimated
 from paribus.compare.readings import At, Metric
 from paribus.plan.levels import ABSENT
 from paribus.statistics.sequential import Looks
 
 if TYPE_CHECKING:
     from paribus.compare.guard import Flag
+    from paribus.compare.items import Item
     from paribus.plan.design import Cell
 
 Verdict = Literal["better", "worse", "negligible", "equivalent", "undecided", "one pair", "no pair"]
@@ -32,12 +35,14 @@ class Rules:
 
     `family` is `axis` or `study`: the set of contrasts that p is adjusted over. `looks` are those of a study
     that adds seeds until all is decided: its intervals and p values hold however often it was looked at.
+    `estimand` says whether intervals speak of new seeds alone or of new items as well.
     """
 
     margin: float | None
     confidence: float = 0.95
     family: str = "axis"
     looks: Looks | None = None
+    estimand: statistics.Estimand = "new_seeds_these_items"
 
     @property
     def alpha(self) -> float:
@@ -85,6 +90,7 @@ class Contrast:
     over, `pairs` counts differences before averaging within a seed, `contexts` choices of everything else.
     A control, declared to harm, is in a family of its own: it tests the test, not the question. `matched` are
     the pairs, (treated, untreated); `flags` say in what they are not a fair comparison, once it was checked.
+    `tested` counts the contrasts of its family that have a p, `parts` are the variances of seeds and items.
     """
 
     axis: str | None
@@ -106,6 +112,8 @@ class Contrast:
     is_control: bool = False
     matched: tuple[tuple[str, str], ...] = ()
     flags: tuple[Flag, ...] = ()
+    tested: int = 0
+    parts: statistics.Components | None = None
 
     @property
     def conditional(self) -> bool:
@@ -120,7 +128,10 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Read:
-    """One metric read at one place of every finished trial, with the cells that the trials stand in."""
+    """One metric read at one place of every finished trial, with the cells that the trials stand in.
+
+    `items` has each trial's single items, where the study speaks of new ones and they are recorded.
+    """
 
     cells: Sequence[Cell]
     values: Mapping[str, float]
@@ -128,6 +139,7 @@ class Read:
     metric: Metric
     at: At
     rules: Rules
+    items: Mapping[str, Mapping[Item, float]] | None = None
 
 
 Pairing = list[tuple["Cell", "Cell"]]
@@ -209,15 +221,16 @@ def changed(cell: Cell, base: Cell) -> tuple[str | None, tuple[str, str]]:
 def contrast_of(read: Read, axis: str | None, levels: tuple[str, str], pairing: Pairing) -> Contrast:
     """Pair by seed within each context, average within a seed, and estimate over seeds."""
     by_seed: dict[int, list[float]] = {}
-    used: dict[str, str] = {}
+    pairs: dict[str, tuple[int, str, str]] = {}
     for seed, treated, untreated in _pairs(pairing):
-        if treated in read.values and untreated in read.values and treated not in used:
+        if treated in read.values and untreated in read.values and treated not in pairs:
             by_seed.setdefault(seed, []).append(read.values[treated] - read.values[untreated])
-            used[treated] = untreated
+            pairs[treated] = seed, treated, untreated
+    used = {treated: untreated for _, treated, untreated in pairs.values()}
     differences = tuple(fmean(found) for _, found in sorted(by_seed.items()))
+    found = estimated(read.rules, differences, crossed(read.items, pairs.values()) if read.items else None)
     arm = _arm([cell for cell, _ in pairing], read.finished, used)
     against = _arm([partner for _, partner in pairing], read.finished, used.values())
-    tost_p = read.rules.equality(differences)
     complete = arm.complete and against.complete
     control = all(cell.is_control for cell, _ in pairing)
     family = "study" if read.rules.family == "study" else (axis or "cells")
@@ -225,13 +238,14 @@ def contrast_of(read: Read, axis: str | None, levels: tuple[str, str], pairing: 
         axis, *levels, read.metric, read.at, arm, against,
         pairs=len(used),
         contexts=len(pairing),
-        difference=read.rules.difference(differences),
+        difference=found.difference,
         differences=differences,
         family="controls" if control else family,
-        tost_p=tost_p,
-        within_margin=complete and tost_p is not None and tost_p < read.rules.alpha,
+        tost_p=found.tost_p,
+        within_margin=complete and found.tost_p is not None and found.tost_p < read.rules.alpha,
         is_control=control,
         matched=tuple(used.items()),
+        parts=found.parts,
     )  # fmt: skip
 
 
@@ -254,8 +268,14 @@ def judged(contrasts: list[Contrast], rules: Rules) -> list[Contrast]:
     if rules.looks:
         contrasts = _equal(contrasts, rules)
     adjusted = _adjusted(contrasts, [c.difference.p if c.difference else None for c in contrasts], rules)
+    tested = Counter(contrasts[i].family for i in adjusted)
     return [
-        replace(contrast, holm_p=adjusted.get(i), verdict=_verdict(contrast, adjusted.get(i), rules))
+        replace(
+            contrast,
+            holm_p=adjusted.get(i),
+            verdict=_verdict(contrast, adjusted.get(i), rules),
+            tested=tested[contrast.family],
+        )
         for i, contrast in enumerate(contrasts)
     ]
 

@@ -19,6 +19,7 @@ from paribus.compare.contrast import (
     level_contrasts,
 )
 from paribus.compare.guard import Guard
+from paribus.compare.items import Item, item_values, mean_of
 from paribus.compare.readings import (
     READINGS,
     SPLITS,
@@ -30,6 +31,7 @@ from paribus.compare.readings import (
     planned_scores,
     values,
 )
+from paribus.compare.ties import Place, cell_ties
 from paribus.record.result import Crashed, Diverged, Killed, OutOfMemory, Skipped, Unsupported
 
 if TYPE_CHECKING:
@@ -80,8 +82,10 @@ class Findings:
         compare = self.study.compare
         self.metric = Metric.parse(compare.metric, self.study.task)
         self.primary: At = compare.at
-        self.rules = Rules(compare.margin, compare.confidence, compare.family, self.study.repeat.looks)
+        looks = self.study.repeat.looks
+        self.rules = Rules(compare.margin, compare.confidence, compare.family, looks, compare.estimand)
         self._provenance: dict[str, Mapping[str, Any]] = {}
+        self._items: dict[tuple[At, Metric], dict[str, dict[Item, float]] | None] = {}
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -135,7 +139,23 @@ class Findings:
 
     def _read(self, at: At, metric: Metric) -> Read:
         found = self.values(at, metric)
-        return Read(self.plan.cells, found, self.finished, metric, at, self.rules)
+        items = self._read_items(at, metric)
+        return Read(self.plan.cells, found, self.finished, metric, at, self.rules, items)
+
+    def _read_items(self, at: At, metric: Metric) -> dict[str, dict[Item, float]] | None:
+        """Return the single items where the study speaks of new ones."""
+        return self.items(at, metric) if self.rules.estimand == "new_seeds_and_items" else None
+
+    def items(self, at: At, metric: Metric) -> dict[str, dict[Item, float]] | None:
+        """Return the single items of a metric, read once; raises RecordError where they are not recorded."""
+        if (at, metric) not in self._items:
+            self._items[at, metric] = item_values(self, at, metric)
+        return self._items[at, metric]
+
+    @cached_property
+    def ties(self) -> statistics.Ties[Place]:
+        """Group the cells that are not told apart at the primary reading, in place of ranks."""
+        return cell_ties(self.cells, self._read(self.primary, self.metric))
 
     @cached_property
     def guard(self) -> Guard:
@@ -204,8 +224,8 @@ class Findings:
         trials = tuple(cell.trials.values())
         estimates = {}
         for at, by_trial in found.items():
-            read = [by_trial[k] for k in trials if k in by_trial]
-            estimate = self.rules.mean(read)
+            read = {k: by_trial[k] for k in trials if k in by_trial}
+            estimate = mean_of(self.rules, read, self._read_items(at, self.metric))
             if estimate is not None:
                 estimates[at] = estimate
         done = sum(k in self.finished for k in trials)

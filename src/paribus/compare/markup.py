@@ -85,7 +85,8 @@ def _spanners(columns: Iterable[Column]) -> str:
 
 def _heading(column: Column) -> str:
     side = "left" if column.kind in LEFT else "right"
-    return f'<th scope="col" class="{side}">{text(column.title)}</th>'
+    title = text(column.title).replace("p (", "p\u00a0(")  # a letter is no line
+    return f'<th scope="col" class="{side}">{title}</th>'
 
 
 def _row_class(row: Mapping[str, Any]) -> str:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 LINKS = {
     "answer": "Answer", "design": "Design", "cells": "Every cell", "replication": "Replication",
-    "effects": "Differences", "fair": "Fair?",
-    "overfitting": "Overfitting", "documents": "Documents", "failed": "Not finished", "evidence": "Evidence",
-    "provenance": "Provenance",
+    "effects": "Differences", "together": "Together", "fair": "Fair?", "overfitting": "Overfitting",
+    "documents": "Documents", "failed": "Not finished", "evidence": "Evidence", "provenance": "Provenance",
 }  # fmt: skip
 
 
@@ -49,6 +48,7 @@ def report(plan: Plan, store: Store) -> str:
         sections.cells(findings),
         sections.replicated(findings),
         sections.effects(findings, "forest" in charts),
+        sections.together(findings),
         sections.fair(findings),
         sections.overfit(findings, claims, "curves" in charts),
         sections.documents(findings, claims),

@@ -6,7 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from paribus.compare import answer, beside, choices, fairness, markup, sheets, tables, wording
+from paribus.compare import (
+    answer,
+    beside,
+    choices,
+    factorial,
+    fairness,
+    markup,
+    rates,
+    sheets,
+    tables,
+    wording,
+)
 from paribus.compare.claim import Claims
 from paribus.compare.findings import Findings
 from paribus.compare.markup import text
@@ -15,6 +26,12 @@ from paribus.compare.replication import replication, seeds_of
 
 LONG_TABLE = 14
 """Rows from which the table of cells gets a choice of levels above it."""
+
+
+ESTIMANDS = {
+    "new_seeds_these_items": "new seeds on these test items",
+    "new_seeds_and_items": "new seeds and new test items, crossed",
+}
 
 
 def section(name: str, title: str, *parts: str) -> str:
@@ -88,7 +105,7 @@ def design(findings: Findings) -> str:
                         f"{text(wording.READING_MEANINGS[findings.primary])}"),
         ("Counts as equal", text(margin)),
         ("Corrected", f"Holm over {_family(findings)}; "
-                      f"pairs by {text(compare.pair_by)}; inference to new seeds on these test items"),
+                      f"pairs by {text(compare.pair_by)}; inference to {ESTIMANDS[compare.estimand]}"),
         *_cost(findings),
     ]  # fmt: skip
     excluded = "".join(f"<li>{text(one)}</li>" for one in findings.plan.excluded)
@@ -150,6 +167,12 @@ def fair(findings: Findings) -> str:
         return ""
     lead = f"<p>{text(fairness.answer(findings))}</p>"
     return section("fair", sheet.title, lead, markup.table(sheet, caption=False))
+
+
+def together(findings: Findings) -> str:
+    """Show main effects and two-way interactions of a grid."""
+    sheet = factorial.sheet(findings)
+    return section("together", "Alone and together", markup.table(sheet, caption=False)) if sheet else ""
 
 
 def overfit(findings: Findings, claims: Claims, drawn: bool) -> str:
@@ -221,9 +244,11 @@ def failed(findings: Findings) -> str:
     if sheet is None:
         return ""
     trials = "".join(f"<li>{text(row['cell'])}: {markup.code(row['trials'])}</li>" for row in sheet.rows)
+    shares = rates.sheet(findings)
     return section(
         "failed", "What did not finish", markup.table(sheet, caption=False),
         markup.details("Trials", f"<ul>{trials}</ul>"),
+        f"<h3>{text(shares.title)}</h3>{markup.table(shares, caption=False)}" if shares else "",
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from paribus import statistics
-from paribus.compare import wording
+from paribus.compare import seeing, wording
 from paribus.compare.claim import Claims
 from paribus.compare.contrast import Contrast
 from paribus.compare.findings import NOISE, CellFindings, Findings
@@ -17,7 +17,9 @@ from paribus.compare.readings import At, Metric
 if TYPE_CHECKING:
     from paribus.plan.design import Cell
 
-Kind = Literal["text", "level", "number", "share", "percent", "estimate", "difference", "p", "verdict"]
+Kind = Literal[
+    "text", "level", "number", "share", "size", "count", "percent", "estimate", "difference", "p", "verdict"
+]
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,15 @@ def comparison(findings: Findings) -> Sheet:
         *_level_columns(findings, rows),
         Column("seeds", "Finished"),
         Column("mean", "Mean", "estimate"),
+        Column("ties", "Ties"),
         Column("difference", "Difference", "difference", "From the baseline"),
         Column("holm_p", "p (Holm)", "p", "From the baseline"),
         Column("verdict", "Verdict", "verdict", "From the baseline"),
+        *seen_columns(findings, rows, "From the baseline"),
     )
     note = (
         f"{findings.metric} in {findings.metric.unit}, {_better(findings.metric)} is better, at {reading}. "
-        f"{_percent(findings)} {_intervals(findings)} over seeds, differences paired by seed; "
+        f"{_percent(findings)} {_intervals(findings)} over {_repeats(findings)}, differences paired by seed; "
         "each interval holds for its row alone, p is corrected."
     )
     if findings.rules.margin:
@@ -75,8 +79,42 @@ def comparison(findings: Findings) -> Sheet:
         within = f"within ±{findings.rules.margin:g}"
         corrected = "p corrected" if findings.replay else "uncorrected"
         note += f" Equivalent: the {level} interval, two one-sided tests, is {within}, {corrected}."
+    note += _ties_note(findings) + seen_note(findings, columns)
     note += LOUDNESS_NOTE if LOUDNESS in columns else ""
     return Sheet("comparison", f"Every cell at {reading}", columns, tuple(rows), note)
+
+
+def seen_columns(
+    findings: Findings, rows: Iterable[Mapping[str, Any]], under: str = "", key: str = ""
+) -> list[Column]:
+    """Say what a contrast could have seen, and how many seeds the margin needs, where that is known."""
+    found = [Column(f"{key}smallest", "Could see", "size", under)]
+    if findings.rules.margin:
+        found.append(Column(f"{key}enough", f"Seeds\u00a0for ±{findings.rules.margin:g}", "count", under))
+    return [column for column in found if any(row.get(column.key) is not None for row in rows)]
+
+
+def seen_note(findings: Findings, columns: Iterable[Column]) -> str:
+    """Explain those columns where a table has them."""
+    titles = [column.title for column in columns]
+    if "Could see" not in titles:
+        return ""
+    return seeing.note(findings.rules, any(title.startswith("Seeds\u00a0for") for title in titles))
+
+
+def _ties_note(findings: Findings) -> str:
+    """Say what sharing a letter means, and over how many pairs."""
+    count = len(findings.ties.holm_p)
+    if not count:
+        return ""
+    return (
+        f" Ties: cells that share a letter are not told apart when all {count} pairs of cells are tested "
+        "(Holm); a is the group of the best. A cell with failures joins none."
+    )
+
+
+def _repeats(findings: Findings) -> str:
+    return "seeds" if findings.rules.estimand == "new_seeds_these_items" else "seeds and items, crossed"
 
 
 def _level_columns(findings: Findings, rows: list[dict[str, Any]]) -> list[Column]:
@@ -120,7 +158,10 @@ def readings(findings: Findings) -> Sheet:
             row |= {f"{at}.difference": other.difference, f"{at}.holm_p": other.holm_p}
         flags = [flag.sentence for at in order for flag in found[at][contrast.axis, contrast.level].flags]
         row["unfair"] = " ".join(dict.fromkeys(flags))
+        row |= {f"{findings.primary}.{key}": value for key, value in seen_row(contrast, findings).items()}
         rows.append(row)
+    title = columns[1].spanner
+    columns[3:3] = seen_columns(findings, rows, title, f"{findings.primary}.")
     if any(row.get("ratio") is not None for row in rows):
         columns.insert(1, LOUDNESS)
     level = findings.common_level
@@ -129,7 +170,7 @@ def readings(findings: Findings) -> Sheet:
     )
     if level is not None:
         note += f" The train loss that every arm reaches is {wording.number(level)}."
-    note += LOUDNESS_NOTE if LOUDNESS in columns else ""
+    note += seen_note(findings, columns) + (LOUDNESS_NOTE if LOUDNESS in columns else "")
     return Sheet("readings", "Levels at the three readings", tuple(columns), tuple(rows), note)
 
 
@@ -201,29 +242,23 @@ def failures(findings: Findings) -> Sheet | None:
         name = wording.cell_name(failure.cell, findings.baseline)
         grouped.setdefault((name, failure.outcome, failure.reason), []).append(failure)
     by_cell = {wording.cell_name(c.cell, findings.baseline): c for c in findings.cells}
-    baseline = next((c for c in findings.cells if c.cell.is_baseline), None)
     rows = []
     for (name, outcome, reason), found in grouped.items():
         row: dict[str, Any] = {"cell": name, "outcome": outcome.replace("_", " "), "reason": reason}
         row["seeds"] = wording.listed([str(failure.seed) for failure in found])
         row["trials"] = " ".join(failure.trial_id for failure in found)
-        row |= _failure_rate(by_cell[name], baseline, findings.rules.confidence)
+        row["rate"] = _failure_rate(by_cell[name], findings.rules.confidence)
         rows.append(row)
     columns = (
         Column("cell", "Cell"), Column("outcome", "Outcome"), Column("seeds", "Seeds"),
-        Column("rate", "Finished, exact interval"), Column("fisher_p", "p against baseline", "p"),
-        Column("reason", "Reason"),
+        Column("rate", "Finished, exact interval"), Column("reason", "Reason"),
     )  # fmt: skip
-    return Sheet("failures", "Cells that did not finish", columns, tuple(rows), "p by Fisher's exact test.")
+    return Sheet("failures", "Cells that did not finish", columns, tuple(rows))
 
 
-def _failure_rate(cell: CellFindings, base: CellFindings | None, confidence: float) -> dict[str, Any]:
+def _failure_rate(cell: CellFindings, confidence: float) -> str:
     bounds = statistics.exact_interval(cell.finished, cell.planned, confidence)
-    rate = cell.share + (f" [{bounds.low:.0%}, {bounds.high:.0%}]" if bounds else "")
-    if base is None or base.cell is cell.cell:
-        return {"rate": rate}
-    first, second = (cell.finished, cell.planned), (base.finished, base.planned)
-    return {"rate": rate, "fisher_p": statistics.exact_shares(first, second)}
+    return cell.share + (f" [{bounds.low:.0%}, {bounds.high:.0%}]" if bounds else "")
 
 
 def _cell_row(cell: CellFindings, findings: Findings) -> dict[str, Any]:
@@ -236,7 +271,8 @@ def _cell_row(cell: CellFindings, findings: Findings) -> dict[str, Any]:
     row |= {"level": cell.cell.coordinates[axis] if axis else _baseline_levels(cell.cell)}
     row |= {"complete": cell.finished == cell.planned, "baseline": cell.cell.is_baseline}
     if cell.contrast is not None:
-        row |= contrast_row(cell.contrast)
+        row |= contrast_row(cell.contrast, findings)
+    row["ties"] = findings.ties.letters.get(tuple(cell.cell.coordinates.values()))
     return row
 
 
@@ -244,7 +280,8 @@ def _baseline_levels(cell: Cell) -> str:
     return " · ".join(wording.level_name(level) for level in cell.coordinates.values())
 
 
-def contrast_row(contrast: Contrast) -> dict[str, Any]:
+def contrast_row(contrast: Contrast, findings: Findings) -> dict[str, Any]:
+    """Return what every table says of a contrast."""
     return {
         "difference": contrast.difference,
         "holm_p": contrast.holm_p,
@@ -252,7 +289,16 @@ def contrast_row(contrast: Contrast) -> dict[str, Any]:
         "within_margin": contrast.within_margin,
         "conditional": contrast.conditional,
         "flagged": bool(contrast.flags),
-    }
+    } | seen_row(contrast, findings)
+
+
+def seen_row(contrast: Contrast, findings: Findings) -> dict[str, Any]:
+    """Return what a contrast could have seen: `smallest`, and `enough` seeds unless it is shown to differ."""
+    could = seeing.seen(contrast, findings.rules)
+    if could is None:
+        return {}
+    differs = contrast.verdict in ("better", "worse")
+    return {"smallest": could.smallest, "enough": None if differs else could.seeds_text}
 
 
 def _percent(findings: Findings) -> str:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from paribus.compare import beside, fairness, sheets, wording
+from paribus.compare import beside, document, factorial, fairness, rates, seeing, sheets, wording
 from paribus.compare.claim import Claims, read_claims
 from paribus.compare.findings import CellFindings, Findings, reason
 from paribus.compare.memorisation import memorisation
@@ -33,7 +33,7 @@ WRAPPED = ("text", "level")
 """Kinds of columns that are words, which may go on in the next line; a number never does."""
 NARROW = {"Difference": "Change", "Finished": "Done", "p (Holm)": "Holm p"}
 """Headings that take less room where there is little."""
-NOT_IN_TERMINAL = {"rate", "fisher_p", "relative"}
+NOT_IN_TERMINAL = {"rate", "relative", "enough"}
 """Columns that only a wider page has room for."""
 
 
@@ -47,7 +47,9 @@ def all_sheets(findings: Findings, claims: Claims) -> list[Sheet]:
         sheets.losses(findings, claims),
         beside.precision(findings, claims),
         beside.noise(findings, claims),
+        factorial.sheet(findings),
         sheets.failures(findings),
+        rates.sheet(findings),
     )
     return [sheet for sheet in made if sheet is not None and sheet.rows]
 
@@ -56,7 +58,10 @@ def terminal(plan: Plan, store: Store, console: Console) -> None:
     """Print the comparison, the losses by epoch, precision beside the document, and what failed."""
     findings = Findings(plan, store)
     claims = read_claims(plan.study.folder)
-    wanted = ("comparison", "replication", "memorisation", "overfitting", "precision", "noise", "failures")
+    wanted = (
+        "comparison", "replication", "memorisation", "overfitting", "precision", "noise", "together",
+        "failures", "rates",
+    )  # fmt: skip
     for sheet in all_sheets(findings, claims):
         if sheet.name in wanted:
             shown = replace(sheet, rows=_first_group(sheet)) if sheet.name == "overfitting" else sheet
@@ -73,8 +78,9 @@ def csv(plan: Plan, store: Store) -> str:
     """Return the comparison as CSV with plain numbers.
 
     One row a cell: a column for each axis; `finished`, `planned`; for each reading `<reading>_mean`,
-    `<reading>_low`, `<reading>_high` and `<reading>_n`; at the primary reading `difference`, its `_low`,
-    `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`, `flags` (kinds in which it is not fair);
+    `<reading>_low`, `<reading>_high` and `<reading>_n`; `ties`, the cell's letters; at the primary reading
+    `difference`, its `_low`, `_high`, `_n` (pairs), `p`, `p_holm`, `p_tost`, `verdict`, `flags` (kinds in
+    which it is not fair), `smallest_difference` (found with 80 % power) and `seeds_for_margin`;
     `noise_ratio`, the RMS of NEFTune's noise over that of the embeddings; and `trials`, ids separated by
     spaces.
     """
@@ -86,25 +92,27 @@ def csv(plan: Plan, store: Store) -> str:
         "finished",
         "planned",
         *estimates,
+        "ties",
         *contrast,
         "p",
         "p_holm",
         "p_tost",
         "verdict",
         "flags",
+        "smallest_difference",
+        "seeds_for_margin",
         "noise_ratio",
     ]
     out = io.StringIO()
     writer = csv_module.DictWriter(out, [*header, "trials"], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(
-        _csv_row(cell) | {"noise_ratio": findings.loudness(cell.trials)} for cell in findings.cells
-    )
+    writer.writerows(_csv_row(cell, findings) for cell in findings.cells)
     return out.getvalue()
 
 
-def _csv_row(cell: CellFindings) -> dict[str, Any]:
-    row: dict[str, Any] = dict(cell.cell.coordinates)
+def _csv_row(cell: CellFindings, findings: Findings) -> dict[str, Any]:
+    row: dict[str, Any] = dict(cell.cell.coordinates) | {"noise_ratio": findings.loudness(cell.trials)}
+    row["ties"] = findings.ties.letters.get(tuple(cell.cell.coordinates.values()))
     row |= {"finished": cell.finished, "planned": cell.planned, "trials": " ".join(cell.trials)}
     for at, estimate in cell.estimates.items():
         row |= _spread(at, estimate) | {f"{at}_mean": estimate.mean}
@@ -114,6 +122,8 @@ def _csv_row(cell: CellFindings) -> dict[str, Any]:
     if found.difference is not None:
         row |= _spread("difference", found.difference) | {"difference": found.difference.mean}
         row |= {"p": found.difference.p, "p_holm": found.holm_p, "p_tost": found.tost_p}
+    if could := seeing.seen(found, findings.rules):
+        row |= {"smallest_difference": could.smallest, "seeds_for_margin": could.seeds}
     return row | {"verdict": found.verdict, "flags": " ".join(flag.kind for flag in found.flags)}
 
 
@@ -131,7 +141,8 @@ def rows(plan: Plan, store: Store) -> dict[str, Any]:
     (axis -> level), `settings` (the whole trial), `metrics` (metric -> reading -> value; the readings are
     base, last, best_validation, equal_train_loss, each absent where the curve has no such place), `cost`,
     `resolved`, `proof` (axis -> evidence), `warnings`, `machine_class`, `provenance`. `fairness` says in what
-    the sides of the comparisons differ beside what is varied.
+    the sides of the comparisons differ beside what is varied. Then what was found: `estimand`, `cells`,
+    `contrasts`, `main_effects`, `interactions`, `finish_rates`; see `document.found`.
     """
     findings, places = Findings(plan, store), coordinates(plan)
     metrics = _metrics(findings)
@@ -142,6 +153,7 @@ def rows(plan: Plan, store: Store) -> dict[str, Any]:
         "metric": str(findings.metric),
         "at": findings.primary,
         "fairness": fairness.to_json(findings),
+        **document.found(findings),
         "rows": [_row(known, places.get(known.job.trial_id, {}), metrics) for known in found],
     }
 
@@ -191,6 +203,7 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
     "percent": lambda value: wording.difference(value, 2),
     "p": wording.p_value,
     "share": wording.number,
+    "size": wording.size,
     "number": lambda value: f"{value:.3g}",
     "level": wording.level_name,
 }

@@ -49,6 +49,11 @@ def signed(value: float, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+def size(value: float, digits: int = 3) -> str:
+    """Write how large something is, without a sign; small ones by their order of magnitude."""
+    return signed(abs(value), digits).lstrip("+")
+
+
 def interval(found: Interval, digits: int = 3) -> str:
     """Write an interval with signed ends."""
     return f"[{signed(found.low, digits)}, {signed(found.high, digits)}]"
