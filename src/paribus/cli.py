@@ -91,15 +91,20 @@ def run(
 
 @app.command()
 def plan(study: StudyPath, results: Results = RESULTS, as_json: Json = False) -> None:
-    """Show the trials a study needs, without running any."""
+    """Show the trials a study needs and what it will be able to see, without running any."""
+    from paribus.compare.planned import lines, planned_power
     from paribus.plan.preflight import obstacles
     from paribus.probe import machine
 
     planned, store = _open(study, results)
+    power = planned_power(planned, store)
     if as_json:
-        print_json(planned.to_json(obstacles(planned, machine())))
+        document = planned.to_json(obstacles(planned, machine()))
+        print_json(document | {"power": power.to_json() if power else None})
     else:
         screen.show_plan(planned, store, machine(), out, every_trial=True)
+        for line in lines(planned, power):
+            out.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 @app.command()
