@@ -83,7 +83,17 @@ def shape(value: Any) -> Any:
     return type(value).__name__
 
 
-OPEN = {"settings", "coordinates", "proof", "resolved", "libraries", "outcomes", "baseline", "metrics", "checked"}
+OPEN = {
+    "settings",
+    "coordinates",
+    "proof",
+    "resolved",
+    "libraries",
+    "outcomes",
+    "baseline",
+    "metrics",
+    "checked",
+}
 
 
 @pytest.mark.parametrize("command", ["plan", "status", "table", "data"])
