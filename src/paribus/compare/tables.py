@@ -33,6 +33,8 @@ WRAPPED = ("text", "level")
 """Kinds of columns that are words, which may go on in the next line; a number never does."""
 NARROW = {"Difference": "Change", "Finished": "Done", "p (Holm)": "Holm p"}
 """Headings that take less room where there is little."""
+UNDER = {"ties": "mean", "smallest": "difference"}
+"""Columns that stand under another one where there is little room."""
 NOT_IN_TERMINAL = {"rate", "relative", "enough"}
 """Columns that only a wider page has room for."""
 
@@ -215,13 +217,16 @@ def _fitting(sheet: Sheet, console: Console) -> Table:
     return _rich(sheet, narrow=needs > console.width)
 
 
-def _shown_columns(sheet: Sheet) -> list[Column]:
-    return [column for column in sheet.columns if column.key not in NOT_IN_TERMINAL]
+def _shown_columns(sheet: Sheet, narrow: bool = False) -> list[Column]:
+    """Leave out what only a wider page has room for, and where there is little what goes under another."""
+    keys = {column.key for column in sheet.columns}
+    under = {key for key, above in UNDER.items() if above in keys} if narrow else set()
+    return [column for column in sheet.columns if column.key not in NOT_IN_TERMINAL | under]
 
 
 def _rich(sheet: Sheet, narrow: bool) -> Table:
     table = Table(title=sheet.title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    columns = _shown_columns(sheet)
+    columns = _shown_columns(sheet, narrow)
     for column in columns:
         justify = "left" if column.kind in WRAPPED or column.kind == "verdict" else "right"
         whole = column.kind == "verdict" or not (narrow or column.kind in WRAPPED)
@@ -248,7 +253,8 @@ def _rich_cell(row: Mapping[str, Any], column: Column, narrow: bool) -> Text:
     value = row.get(column.key)
     shown = text(value, column)
     if narrow and column.kind != "text":  # the spread goes under its mean
-        shown = shown.replace(", ", ",\N{NO-BREAK SPACE}").replace(" [", "\n[").replace(" ±", "\n±")
+        shown = shown.replace(", ", ",\N{NO-BREAK SPACE}").replace(" [", "\n[")
+        shown = shown.replace(" ± ", "\n±\N{NO-BREAK SPACE}") + _under(row, column)
     if column.kind == "verdict":
         shown = "baseline" if row.get("baseline") else shown
         shown += marks(row) if value else ""
@@ -256,6 +262,16 @@ def _rich_cell(row: Mapping[str, Any], column: Column, narrow: bool) -> Text:
     if column.key == "seeds" and row.get("complete") is False:
         return Text(shown, style="yellow")
     return Text(shown, style="bold" if row.get("lowest") and column.key == "validation" else "")
+
+
+def _under(row: Mapping[str, Any], column: Column) -> str:
+    """Return what goes under a cell where there is no room beside it: tie letters, what could be seen."""
+    ties, smallest = row.get("ties"), row.get("smallest")
+    if column.key == "mean" and ties:
+        return f"\nties\N{NO-BREAK SPACE}{ties}"
+    if column.key == "difference" and smallest is not None:
+        return f"\nsees\N{NO-BREAK SPACE}{wording.size(smallest)}"
+    return ""
 
 
 def _metrics(findings: Findings) -> dict[str, dict[str, dict[str, float]]]:
