@@ -78,6 +78,10 @@ def test_a_range_needs_until(seeds):
         ("{metric: test.same_wording.loss}", "must declare compare.margin"),
         ("{margin: 0.02}", "must declare compare.metric"),
         ("{metric: test.same_wording.loss, margin: 0.1, at: equal_train_loss}", "moves with every seed"),
+        (
+            "{metric: test.same_wording.loss, margin: 1, estimand: new_seeds_and_items}",
+            "cannot speak of new items",
+        ),
     ],
 )
 def test_what_decides_is_declared_and_stands_still(compare, message):
