@@ -139,6 +139,16 @@ def test_trials_recorded_before_count_only_from_the_look_that_needs_them(study):
     }
 
 
+def test_a_finished_trial_without_its_score_is_waited_for(study):
+    made = study()
+    made.run(made.plan.jobs)
+    lost = next(job for job in made.plan.jobs if job.trial.seed == 3)
+    for path in made.store.folder(lost.trial_id).glob("scores/*"):
+        path.unlink()
+    found = replay(made.plan, made.store.recorded())
+    assert found.waiting == (lost.trial_id,) and found.seeds == 4
+
+
 def test_intervals_are_the_repeated_ones_everywhere(study):
     made = study()
     made.conducted()

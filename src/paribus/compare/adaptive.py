@@ -27,6 +27,7 @@ from paribus.compare.readings import Curve, Metric, planned_scores, values
 
 if TYPE_CHECKING:
     from paribus.plan.design import Cell, Plan
+    from paribus.plan.trial import Job
     from paribus.record.store import Recorded, Store
 
 Key = tuple[str, ...]
@@ -54,7 +55,7 @@ class Replay:
     """An adaptive study as far as it is recorded.
 
     `plan` holds the trials needed so far, `whole` every trial there may be; `seeds` is the look that was
-    reached and `waiting` the trials of it that have no outcome yet.
+    reached and `waiting` the trials of it that are not settled.
     """
 
     plan: Plan
@@ -84,11 +85,19 @@ def replay(plan: Plan, recorded: Mapping[str, Recorded]) -> Replay:
 
     Raises ValueError for a study whose seeds are fixed.
     """
-    return followed(plan, _read(plan, recorded), recorded)
+    settled = [job.trial_id for job in plan.jobs if _settled(job, recorded.get(job.trial_id))]
+    return followed(plan, _read(plan, recorded), settled)
+
+
+def _settled(job: Job, known: Recorded | None) -> bool:
+    """Say whether a trial has an outcome and, where it finished, every score that is asked for."""
+    if known is None or known.result.result.outcome != "finished":
+        return known is not None
+    return len(planned_scores(job, known.scores)) == len(job.scores)
 
 
 def followed(plan: Plan, read: Read, recorded: Collection[str]) -> Replay:
-    """Go through the looks with values that were read before; `recorded` are the trials with an outcome."""
+    """Go through the looks with values that were read before; `recorded` are the trials that are settled."""
     looks, seeds, asked = plan.study.repeat.looks, plan.study.repeat.seeds, _asked(plan.cells)
     if looks is None:
         raise ValueError(f"the seeds of {plan.study.name} are fixed")
