@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import synthetic
+from rich.console import Console
 
+from paribus import screen
 from paribus.compare.adaptive import replay
 from paribus.conduct.adaptive import run, said
 from paribus.plan.content import DataContent, ModelContent
@@ -97,6 +102,7 @@ def whole(tmp_path_factory) -> Study:
     """Return a study that ran without a stop."""
     study = Study(tmp_path_factory.mktemp("whole"))
     study.summary = study.run()
+    study.said, study.first = study.looks, study.heard
     return study
 
 
@@ -117,19 +123,19 @@ def test_every_look_runs_what_is_open_and_no_more(whole):
 
 
 def test_the_listener_hears_of_each_look_and_of_what_was_saved(whole):
-    assert whole.looks == [
+    assert whole.said == [
         "look at 3 of at most 5 seeds: 9 trials to run",
         "look at 4 of at most 5 seeds: 1 of 2 contrasts open, 2 trials to run",
         "look at 5 of at most 5 seeds: 1 of 2 contrasts open, 2 trials to run",
         "ended after 5 of at most 5 seeds: 13 of 15 trials were needed, 2 saved",
     ]
-    assert [event.tally.planned for event in whole.heard if event.kind == "look"] == [9, 11, 13, 13]
+    assert [event.tally.planned for event in whole.first if event.kind == "look"] == [9, 11, 13, 13]
 
 
 def test_a_second_run_starts_nothing(whole):
     before = whole.begun
     assert whole.run().started == 0 and whole.begun == before
-    assert whole.looks == 2 * [whole.looks[-1]]
+    assert [look.split()[0] for look in whole.looks] == ["ended"]
 
 
 @pytest.mark.parametrize("until", [2, 9, 10])
@@ -140,7 +146,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_trials(whole, tmp_path, un
     assert not replay(study.plan, study.store.recorded()).ended
     assert study.run().exit_code == 0
     assert order(study) == order(whole)
-    assert said(replay(study.plan, study.store.recorded())) == whole.looks[-1]
+    assert said(replay(study.plan, study.store.recorded())) == whole.said[-1]
 
 
 def test_what_is_asked_to_run_again_does_so_once(tmp_path):
@@ -159,6 +165,27 @@ def test_chosen_trials_alone_end_the_run_without_the_rest_of_their_look(tmp_path
     assert study.run(only=(chosen,)).started == 1
     assert study.store.trial_ids() == [chosen]
     assert study.looks[-1].endswith("8 trials to run")
+
+
+def test_the_plan_says_the_least_and_the_most(whole, tmp_path):
+    document = whole.plan.to_json()
+    assert (document["least_seeds"], document["least_trials"], len(document["trials"])) == (3, 9, 15)
+    shown = Console(width=200, record=True, file=StringIO())
+    screen.show_plan(whole.plan, Store(tmp_path / "none"), synthetic.MACHINE, shown)
+    said = shown.export_text()
+    assert "3 to 5 seeds, 9 to 15 trials; 0 recorded, at most 15 to go" in said
+    assert "known once a trial is recorded" in said
+    assert " 3..5 " in said
+
+
+def test_what_the_least_and_the_most_cost_is_told_from_recorded_trials(whole):
+    study = whole.plan.study
+    resources = study.resources.model_copy(update={"price_per_hour": 3.0})
+    plan = replace(whole.plan, study=study.model_copy(update={"resources": resources}))
+    cost = SimpleNamespace(train_seconds=1200.0)
+    results = {plan.jobs[0].trial_id: SimpleNamespace(cost=cost)}
+    said = screen._cost_line(plan, results)
+    assert said.startswith("3 to 5 device hours") and "9 to 15 at 3 an hour" in said
 
 
 def test_fixed_seeds_are_run_whole(tmp_path):

@@ -38,7 +38,7 @@ def run(
     found, told = replay(plan, store.recorded()), options or Options()
     summary: Summary | None = None
     while True:
-        _tell(found, listener)
+        _tell(found, None if found.ended else listener)
         ids = {job.trial_id for job in found.plan.jobs}
         summary = _joined(summary, supervisor.run(plan, store, machine, told, listener, needed=ids))
         found = replay(plan, store.recorded())
