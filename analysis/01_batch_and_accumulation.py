@@ -17,7 +17,7 @@ margin = None
 family = None
 
 # %%
-from paribus.compare.notebook import Board, documents
+from paribus.compare.notebook import Board
 
 board = Board(study, experiments, results, margin, family)
 
@@ -48,18 +48,16 @@ norms.table("comparison")
 # ## The documents: batches
 
 # %%
-documents(
+board.documents(
     "A02", "A07", "A08", "A09", "A10", "A11", "A12", "A13", "A14", "A15", "A16", "A17", "A18",
     "A19", "A20", "A21", "A22", "A23",
-    experiments=experiments, results=results,
 )  # fmt: skip
 
 # %% [markdown]
 # ## The documents: accumulation
 
 # %%
-documents(
+board.documents(
     "A27", "A28", "A29", "A30", "A31", "A32", "A33", "A35", "A38", "A39", "A40", "A41", "A42",
     "A43", "A82", "A86", "A87", "A89",
-    experiments=experiments, results=results,
 )  # fmt: skip

@@ -17,7 +17,7 @@ margin = None
 family = None
 
 # %%
-from paribus.compare.notebook import Board, documents
+from paribus.compare.notebook import Board
 
 board = Board(study, experiments, results, margin, family)
 
@@ -40,7 +40,6 @@ board.curves()
 # ## The documents
 
 # %%
-documents(
+board.documents(
     "A03", "A04", "B30",
-    experiments=experiments, results=results,
 )  # fmt: skip

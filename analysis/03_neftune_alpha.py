@@ -17,7 +17,7 @@ margin = None
 family = None
 
 # %%
-from paribus.compare.notebook import Board, documents
+from paribus.compare.notebook import Board
 
 board = Board(study, experiments, results, margin, family)
 
@@ -40,8 +40,7 @@ board.table("readings")
 # ## The documents
 
 # %%
-documents(
+board.documents(
     "A44", "A45", "A46", "A47", "A48", "A49", "A50", "A51", "A52", "A53", "A54", "A55", "A59",
     "A80", "A83", "A90",
-    experiments=experiments, results=results,
 )  # fmt: skip

@@ -16,7 +16,7 @@ margin = None
 family = None
 
 # %%
-from paribus.compare.notebook import Board, documents
+from paribus.compare.notebook import Board
 
 board = Board(study, experiments, results, margin, family)
 
@@ -44,8 +44,7 @@ first.table("precision")
 # ## The documents
 
 # %%
-documents(
+board.documents(
     "A06", "A36", "A37", "A61", "A65", "A67", "A68", "A69", "A70", "A71", "A72", "A73", "A81",
     "A84", "A85", "A91", "B06", "B07", "B09", "B10", "B11", "B12", "B13",
-    experiments=experiments, results=results,
 )  # fmt: skip

@@ -16,7 +16,7 @@ margin = None
 family = None
 
 # %%
-from paribus.compare.notebook import Board, documents
+from paribus.compare.notebook import Board
 
 board = Board(study, experiments, results, margin, family)
 
@@ -43,8 +43,7 @@ epochs.table("comparison")
 # ## The documents
 
 # %%
-documents(
+board.documents(
     "B24", "B25", "B26", "B27", "B28", "B29", "B30", "B31", "B32", "B33", "B34", "B35", "B36",
     "B37", "B38", "B39", "B40", "B41", "B42", "B53", "B54", "B55", "B57",
-    experiments=experiments, results=results,
 )  # fmt: skip

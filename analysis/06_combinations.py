@@ -16,7 +16,7 @@ margin = None
 family = None
 
 # %%
-from paribus.compare.notebook import Board, documents
+from paribus.compare.notebook import Board
 
 board = Board(study, experiments, results, margin, family)
 
@@ -36,7 +36,6 @@ board.forest()
 # ## The documents
 
 # %%
-documents(
+board.documents(
     "A74", "A75", "A76", "A77", "A78", "A79", "A88", "A92", "A93",
-    experiments=experiments, results=results,
 )  # fmt: skip

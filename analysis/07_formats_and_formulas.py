@@ -16,7 +16,7 @@ margin = None
 family = None
 
 # %%
-from paribus.compare.notebook import Board, documents
+from paribus.compare.notebook import Board
 
 board = Board(study, experiments, results, margin, family)
 
@@ -24,34 +24,30 @@ board = Board(study, experiments, results, margin, family)
 # ## Memory and cost
 
 # %%
-documents(
+board.documents(
     "A01", "A05", "A24", "A25", "A26", "A34", "A68", "B01", "B02", "B08",
-    experiments=experiments, results=results,
 )  # fmt: skip
 
 # %% [markdown]
 # ## Number formats
 
 # %%
-documents(
+board.documents(
     "A56", "A57", "A58", "A60", "A62", "A63", "A64", "A66", "B03", "B04", "B05",
-    experiments=experiments, results=results,
 )  # fmt: skip
 
 # %% [markdown]
 # ## Checkpointing and sharding
 
 # %%
-documents(
+board.documents(
     "B14", "B15", "B16", "B17", "B18", "B19", "B20", "B21", "B22", "B23", "B52", "B56",
-    experiments=experiments, results=results,
 )  # fmt: skip
 
 # %% [markdown]
 # ## Long context and compilation
 
 # %%
-documents(
+board.documents(
     "B43", "B44", "B45", "B46", "B47", "B48", "B49", "B50", "B51",
-    experiments=experiments, results=results,
 )  # fmt: skip

@@ -39,15 +39,12 @@ def claims(
 ) -> None:
     """List what two documents claim, with the verdict on each and the file it rests on."""
     from paribus import claims_view
-    from paribus.compare import ledger
     from paribus.compare.rulings import ruled
 
     if check or record:
         raise typer.Exit(_computed_again(write=record))
-    if name:
-        ledger.row(name)  # an unknown name is said before anything is read
-    rulings = ruled(experiments, results)
-    chosen = [ruling for ruling in rulings if _wanted(ruling, name, document, table, verdict)]
+    rulings = ruled(experiments, results, [name] if name else ())
+    chosen = [ruling for ruling in rulings if _wanted(ruling, document, table, verdict)]
     if not chosen:
         raise ParibusError("no claim is left", way_out="paribus claims without options lists all.")
     if as_json:
@@ -58,9 +55,9 @@ def claims(
         claims_view.show_claims(chosen, out)
 
 
-def _wanted(ruling: Ruling, name: str | None, document: str, table: str, verdict: str) -> bool:
+def _wanted(ruling: Ruling, document: str, table: str, verdict: str) -> bool:
     row = ruling.row
-    asked = ((name, row.id), (document, row.document), (table, row.table or ""), (verdict, ruling.verdict))
+    asked = ((document, row.document), (table, row.table or ""), (verdict, ruling.verdict))
     return all(not wanted or wanted.lower() == found.lower() for wanted, found in asked)
 
 

@@ -122,16 +122,3 @@ def test_a43_adam_sees_the_accumulated_gradient_alone() -> None:
     assert max(found["difference"], found["difference.unequal_targets_by_tokens"]) < 1e-10
     assert 0.1 < found["difference.unequal_targets"] < 1
     assert judged("A43").verdict == "supported"
-
-
-def test_a75_eight_times_four_is_the_effective_batch() -> None:
-    run = tiny.run(
-        tiny.llama(),
-        Full(),
-        Accumulation(steps=8),
-        effective_batch_size=32,
-        examples=tiny.rows(64),
-        max_steps=2,
-    )
-    assert run.trained.resolved["micro_batch"] == 4
-    assert run.trained.counts.examples == 2 * 32

@@ -282,13 +282,9 @@ def judged(contrasts: list[Contrast], rules: Rules) -> list[Contrast]:
 
 def _adjusted(contrasts: Sequence[Contrast], ps: Sequence[float | None], rules: Rules) -> dict[int, float]:
     """Adjust p by Holm within each family; in an adaptive study one that has no p yet counts with p = 1."""
-    adjusted: dict[int, float] = {}
-    counted = [i for i, p in enumerate(ps) if p is not None or rules.looks]
-    for family in {contrast.family for contrast in contrasts}:
-        own = [i for i in counted if contrasts[i].family == family]
-        found = statistics.holm([1.0 if (p := ps[i]) is None else p for i in own])
-        adjusted |= {i: p for i, p in zip(own, found, strict=True) if ps[i] is not None}
-    return adjusted
+    counted = [1.0 if p is None and rules.looks else p for p in ps]
+    adjusted = statistics.holm_within([contrast.family for contrast in contrasts], counted)
+    return {i: p for i, p in adjusted.items() if ps[i] is not None}
 
 
 def _equal(contrasts: list[Contrast], rules: Rules) -> list[Contrast]:

@@ -89,23 +89,13 @@ def _judged(findings: Findings, found: Sequence[Effect], incomplete: Sequence[bo
     estimates = [rules.difference(one.differences) for one in found]
     by_axis = rules.family == "axis"
     families = [one.factors[0] if by_axis and len(one.factors) == 1 else "all" for one in found]
-    adjusted: dict[int, float] = {}
-    for family in set(families):
-        own = [i for i, e in enumerate(estimates) if families[i] == family and e and e.p is not None]
-        ps = [p for i in own if (e := estimates[i]) and (p := e.p) is not None]
-        adjusted |= dict(zip(own, statistics.holm(ps), strict=True))
+    adjusted = statistics.holm_within(families, [e.p if e else None for e in estimates])
     tested = {family: sum(families[i] == family for i in adjusted) for family in families}
     alphas = [rules.alpha / max(1, tested[family]) for family in families]
     return [
-        Combined(one, e, adjusted.get(i), _smallest(e, alphas[i]), incomplete[i])
+        Combined(one, e, adjusted.get(i), seeing.smallest(e, alphas[i]), incomplete[i])
         for i, (one, e) in enumerate(zip(found, estimates, strict=True))
     ]
-
-
-def _smallest(found: Estimate | None, alpha: float) -> float | None:
-    if found is None or found.error is None or found.freedom is None:
-        return None
-    return found.error * statistics.smallest_shift(found.freedom, alpha)
 
 
 def sheet(findings: Findings) -> Sheet | None:

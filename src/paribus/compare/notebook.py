@@ -6,7 +6,7 @@ and how to get them, so that a notebook runs whole on any part of the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,9 +33,6 @@ class Html:
     def _repr_html_(self) -> str:
         return self.body
 
-    def __add__(self, other: Html) -> Html:
-        return Html(self.body + other.body)
-
 
 class Board:
     """A study as a notebook shows it.
@@ -52,7 +49,8 @@ class Board:
         family: str | None = None,
     ) -> None:
         self.study = study
-        self._folder, self._results = Path(experiments) / study, Path(results) / study
+        self._experiments, self._results_in = Path(experiments), Path(results)
+        self._folder, self._results = self._experiments / study, self._results_in / study
         self._rules = {k: v for k, v in (("margin", margin), ("family", family)) if v is not None}
 
     @cached_property
@@ -81,6 +79,10 @@ class Board:
     def curves(self) -> Html:
         """Draw train-sample, validation and test loss by epoch, the baseline and the cells after it."""
         return self._of(self._curves)
+
+    def documents(self, *ids: str) -> Html:
+        """Show rows of the ledger: what a document says, what was found, the verdict and what it rests on."""
+        return _documents(rulings.ruled(self._experiments, self._results_in, ids))
 
     def _of(self, show: Callable[[Findings], Html]) -> Html:
         if self.findings is None:
@@ -121,16 +123,7 @@ def picture(spec: dict[str, Any] | None) -> Html:
     return Html(f"<figure>{vl_convert.vegalite_to_svg(drawn)}</figure>")
 
 
-def documents(
-    *ids: str,
-    experiments: str | Path = rulings.EXPERIMENTS,
-    results: str | Path = rulings.RESULTS,
-) -> Html:
-    """Show rows of the ledger: what a document says, what was found, the verdict and what it rests on."""
-    for name in ids:
-        ledger.row(name)
-    found = {one.row.id: one for one in rulings.ruled(Path(experiments), Path(results))}
-    chosen = [found[name] for name in ids]
+def _documents(ruled: Sequence[ledger.Ruling]) -> Html:
     rows = tuple(
         {
             "id": one.row.id,
@@ -139,13 +132,13 @@ def documents(
             "verdict": one.verdict,
             "reason": _why(one),
         }
-        for one in chosen
+        for one in ruled
     )
     columns = (
         Column("id", "Row"), Column("says", "A document says"), Column("ours", "We measured"),
         Column("verdict", "Verdict", "verdict"), Column("reason", "Why"),
     )  # fmt: skip
-    counted = ", ".join(f"{count} {word}" for word, count in ledger.counts(chosen).items() if count)
+    counted = ", ".join(f"{count} {word}" for word, count in ledger.counts(ruled).items() if count)
     return Html(markup.table(Sheet("claims", "Beside the documents", columns, rows, f"{counted}.")))
 
 
@@ -169,9 +162,3 @@ def _why(one: ledger.Ruling) -> str:
     parts = [one.reason, f"known beside it: {one.row.beside}" if one.row.beside else ""]
     ready = f"would be settled by {', '.join(one.row.ready)}" if one.row.ready else ""
     return "; ".join(filter(None, (*parts, ready)))
-
-
-def verdict_counts(rulings_: Iterable[ledger.Ruling]) -> Html:
-    """Say how many rows came out how."""
-    found = ledger.counts(list(rulings_))
-    return Html("<p>" + ", ".join(f"{count} {word}" for word, count in found.items()) + ".</p>")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -12,16 +12,11 @@ from paribus.compare import wording
 from paribus.compare.contrast import level_pairings
 from paribus.compare.findings import Findings
 from paribus.compare.readings import Metric
-from paribus.compare.seeing import POWER
+from paribus.compare.seeing import POWER, ErrorAt, error_at, seeds_for, spread
 from paribus.record.store import Store
 
 if TYPE_CHECKING:
-    from paribus.compare.contrast import Contrast
     from paribus.plan.design import Plan
-    from paribus.statistics import Estimand
-
-ErrorAt = Callable[[int], tuple[float, float]]
-"""The standard error of a mean difference, and its freedom, at a number of seeds."""
 
 UNKNOWN = (
     "Planned power is not known: say how much a paired difference varies over seeds, "
@@ -102,60 +97,37 @@ def _sentence(plan: Plan, seeds: int, smallest: str, enough: int | None) -> str:
 
 def _expected(plan: Plan, sd: float) -> tuple[AxisPower, ...]:
     """Take one spread for every contrast."""
-
-    def error_at(seeds: int) -> tuple[float, float]:
-        return sd / sqrt(seeds), seeds - 1.0
-
+    planned = _seeds(plan)
     return tuple(
-        _axis(plan, axis, [(seeds, error_at) for seeds in levels.values()])
-        for axis, levels in _seeds(plan).items()
+        _axis(plan, axis, _family(plan, planned, axis), [(seeds, spread(sd)) for seeds in levels.values()])
+        for axis, levels in planned.items()
     )
 
 
 def _recorded(plan: Plan, store: Store) -> tuple[AxisPower, ...]:
-    """Take each contrast's own spread, as far as it is recorded."""
-    findings, found = Findings(plan, store), []
-    for axis, levels in _seeds(plan).items():
+    """Take each contrast's own spread, as far as it is recorded and there is any."""
+    findings, planned, found = Findings(plan, store), _seeds(plan), []
+    for axis, levels in planned.items():
         own = [c for c in findings.primary_contrasts if c.axis == axis and c.level in levels]
-        known = [(levels[c.level], error) for c in own if (error := _error(c, findings.rules.estimand))]
+        varying = [c for c in own if c.difference and c.difference.error]
+        known = [(levels[c.level], at) for c in varying if (at := error_at(c, findings.rules.estimand))]
         if known:
-            found.append(_axis(plan, axis, known))
+            found.append(_axis(plan, axis, _family(plan, planned, axis), known))
     return tuple(found)
 
 
-def _error(contrast: Contrast, estimand: Estimand) -> ErrorAt | None:
-    """Return what the standard error of a contrast would be with other numbers of seeds, and its freedom."""
-    found, parts = contrast.difference, contrast.parts
-    if found is None or not found.error:
-        return None
-    if parts is not None:
-        return lambda seeds: statistics.error_of_mean(parts, seeds, estimand)
-    sd = found.error * sqrt(found.n)
-    return lambda seeds: (sd / sqrt(seeds), seeds - 1.0)
-
-
-def _axis(plan: Plan, axis: str, errors: Sequence[tuple[int, ErrorAt]]) -> AxisPower:
+def _axis(plan: Plan, axis: str, family: int, errors: Sequence[tuple[int, ErrorAt]]) -> AxisPower:
     """Say what the least certain of an axis's contrasts can show, each with its planned seeds."""
-    compare, levels = plan.study.compare, _family(plan, axis)
+    compare = plan.study.compare
     alpha, margin = 1 - compare.confidence, compare.margin
     sizes = []
-    for seeds, error_at in errors:
-        error, freedom = error_at(seeds)
-        smallest = error * statistics.smallest_shift(freedom, alpha / levels)
-        sizes.append((smallest, seeds, error * sqrt(seeds), error_at))
-    smallest, seeds, sd, error_at = max(sizes, key=lambda size: size[0])
-    enough = None if margin is None else _enough(margin, error_at, alpha)
-    return AxisPower(axis, levels, seeds, sd, smallest, enough)
-
-
-def _enough(margin: float, error_at: ErrorAt, alpha: float) -> int | None:
-    """Return the fewest seeds with which equivalence is shown, if there is no difference."""
-
-    def power(seeds: int) -> float:
-        error, freedom = error_at(seeds)
-        return statistics.equivalence_power(margin, error, freedom, alpha)
-
-    return statistics.fewest_pairs(power)
+    for seeds, at in errors:
+        error, freedom = at(seeds)
+        smallest = error * statistics.smallest_shift(freedom, alpha / family)
+        sizes.append((smallest, seeds, error * sqrt(seeds), at))
+    smallest, seeds, sd, at = max(sizes, key=lambda size: size[0])
+    enough = None if margin is None else seeds_for(margin, at, alpha)
+    return AxisPower(axis, family, seeds, sd, smallest, enough)
 
 
 def _seeds(plan: Plan) -> dict[str, dict[str, int]]:
@@ -169,7 +141,6 @@ def _seeds(plan: Plan) -> dict[str, dict[str, int]]:
     return found
 
 
-def _family(plan: Plan, axis: str) -> int:
+def _family(plan: Plan, planned: Mapping[str, Mapping[str, int]], axis: str) -> int:
     """Count the contrasts that p is adjusted over with those of an axis."""
-    seeds = _seeds(plan)
-    return sum(map(len, seeds.values())) if plan.study.compare.family == "study" else len(seeds[axis])
+    return sum(map(len, planned.values())) if plan.study.compare.family == "study" else len(planned[axis])

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 EXPERIMENTS, RESULTS = Path("experiments"), Path("results/reference")
 
 
-def ruled(experiments: Path = EXPERIMENTS, results: Path = RESULTS) -> list[ledger.Ruling]:
-    """Give every row of the ledger its verdict from what stands in two folders.
+def ruled(
+    experiments: Path = EXPERIMENTS, results: Path = RESULTS, ids: Iterable[str] = ()
+) -> list[ledger.Ruling]:
+    """Give rows of the ledger, all of them unless some are named, their verdicts.
 
-    A study that cannot be read here, say for want of its data, counts as not being here; rows that it would
-    have settled say so.
+    Only the studies of these rows are read. One that cannot be read here, say for want of its data, counts as
+    not being here; rows that it would have settled say so.
     """
-    rows, known = ledger.ledger().claims, recompute.recorded()
+    rows, known = [ledger.row(name) for name in ids] or ledger.ledger().claims, recompute.recorded()
     judged, unread = _judged(rows, experiments, results)
     evidence = f"paribus/compare/{recompute.FILE}"
     return [ledger.rule(row, known, evidence, judged, unread) for row in rows]

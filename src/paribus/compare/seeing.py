@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import sqrt
 from typing import TYPE_CHECKING, Final
@@ -10,8 +11,12 @@ from paribus import statistics
 
 if TYPE_CHECKING:
     from paribus.compare.contrast import Contrast, Rules
+    from paribus.statistics import Estimand, Estimate
 
 POWER: Final = f"{statistics.POWER:.0%}".replace("%", "\u00a0%")
+
+ErrorAt = Callable[[int], tuple[float, float]]
+"""The standard error of a mean difference, and its freedom, at a number of seeds."""
 
 
 @dataclass(frozen=True)
@@ -38,24 +43,44 @@ def seen(contrast: Contrast, rules: Rules) -> Seen | None:
     The error rate is alpha over the contrasts of its family, as Holm's first step has it; that of equivalence
     is alpha, as in the verdict. Nothing for one pair, and for a study that adds seeds until all is decided.
     """
-    found = contrast.difference
+    could, needs = (
+        smallest(contrast.difference, rules.alpha / max(1, contrast.tested)),
+        error_at(contrast, rules.estimand),
+    )
+    if could is None or needs is None:
+        return None
+    if rules.margin is None:
+        return Seen(could)
+    seeds = seeds_for(rules.margin, needs, rules.alpha)
+    return Seen(could, seeds, beyond=seeds is None)
+
+
+def smallest(found: Estimate | None, alpha: float) -> float | None:
+    """Return the smallest true difference that an estimate of such an error would have found."""
     if found is None or found.error is None or found.freedom is None:
         return None
-    smallest = found.error * statistics.smallest_shift(found.freedom, rules.alpha / max(1, contrast.tested))
-    if rules.margin is None:
-        return Seen(smallest)
-    seeds = _seeds(contrast, found, rules.margin, rules)
-    return Seen(smallest, seeds, beyond=seeds is None)
+    return found.error * statistics.smallest_shift(found.freedom, alpha)
 
 
-def _seeds(contrast: Contrast, found: statistics.Estimate, margin: float, rules: Rules) -> int | None:
-    parts = contrast.parts
-    if parts is None:
-        return statistics.pairs_needed_tost(margin, (found.error or 0.0) * sqrt(found.n), rules.alpha)
+def error_at(contrast: Contrast, estimand: Estimand) -> ErrorAt | None:
+    """Return what the standard error of a contrast would be with other numbers of seeds, and its freedom."""
+    found, parts = contrast.difference, contrast.parts
+    if found is None or found.error is None:
+        return None
+    if parts is not None:
+        return lambda seeds: statistics.error_of_mean(parts, seeds, estimand)
+    return spread(found.error * sqrt(found.n))
+
+
+def spread(sd: float) -> ErrorAt:
+    """Return the standard error of a mean of seeds that differ by a standard deviation, and its freedom."""
+    return lambda seeds: (sd / sqrt(seeds), seeds - 1.0)
+
+
+def seeds_for(margin: float, error_at: ErrorAt, alpha: float) -> int | None:
+    """Return the fewest seeds with which equivalence is shown, if nothing differs; None beyond 10,000."""
     return statistics.fewest_pairs(
-        lambda n: statistics.equivalence_power(
-            margin, *statistics.error_of_mean(parts, n, rules.estimand), rules.alpha
-        )
+        lambda seeds: statistics.equivalence_power(margin, *error_at(seeds), alpha)
     )
 
 

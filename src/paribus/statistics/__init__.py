@@ -24,7 +24,7 @@ from paribus.statistics.items import (
     error_of_mean,
     mcnemar,
 )
-from paribus.statistics.multiple import holm
+from paribus.statistics.multiple import holm, holm_within
 from paribus.statistics.power import (
     POWER,
     difference_power,
@@ -63,6 +63,7 @@ __all__ = [
     "exact_shares",
     "fewest_pairs",
     "holm",
+    "holm_within",
     "interactions",
     "main_effects",
     "mcnemar",

@@ -17,3 +17,12 @@ def holm(ps: Sequence[float]) -> tuple[float, ...]:
         running = max(running, min(1.0, (len(ps) - rank) * ps[index]))
         adjusted[index] = running
     return tuple(adjusted)
+
+
+def holm_within(families: Sequence[str], ps: Sequence[float | None]) -> dict[int, float]:
+    """Adjust the p values of several families, each within its own: position -> p, of those that have one."""
+    adjusted: dict[int, float] = {}
+    for family in set(families):
+        own = {i: p for i, p in enumerate(ps) if families[i] == family and p is not None}
+        adjusted |= dict(zip(own, holm(list(own.values())), strict=True))
+    return adjusted

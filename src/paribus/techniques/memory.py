@@ -6,6 +6,7 @@ dropout are keyed by example, so that it meets the same ones.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -66,8 +67,9 @@ class _Checkpointing(Technique):
             self._install(layers, counted, stack)
             yield model
 
+    @abstractmethod
     def _install(self, layers: Sequence[Any], counted: Counted, stack: ExitStack) -> None:
-        raise NotImplementedError
+        """Have layers run again in the backward pass, counted, until the stack is closed."""
 
     def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return how many layers ran again in the backward pass, and the most bytes kept of a micro-batch."""

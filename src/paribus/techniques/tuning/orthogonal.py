@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -31,9 +32,9 @@ class _Rotation(PeftTuner):
     target_modules: Literal["all-linear"] | tuple[str, ...] = "all-linear"
 
     @property
+    @abstractmethod
     def unit(self) -> int:
         """The number that the inputs of every rotated layer must be a multiple of."""
-        raise NotImplementedError
 
     def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
         kind = self.kind  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,9 +43,9 @@ class PeftTuner(Tuner):
         lists = {name: whole[name] for name in _NAMED if isinstance(whole.get(name), list)}
         return whole | {name: sorted(set(modules)) for name, modules in lists.items()}
 
+    @abstractmethod
     def config(self, model: PreTrainedModel, live: Live) -> PeftConfig:
         """Return the settings of peft that this technique stands for; nothing is left to peft's defaults."""
-        raise NotImplementedError
 
     def draw(self, wrapped: PeftModel, live: Live) -> None:
         """Draw the initial values again, each keyed by its layer's name alone.

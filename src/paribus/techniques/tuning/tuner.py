@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,9 +50,9 @@ class Tuner(Technique):
 class OwnWeights(Tuner):
     """A way of tuning that adds nothing to a model: it names which of the model's own weights train."""
 
+    @abstractmethod
     def chosen(self, model: PreTrainedModel) -> set[str]:
         """Return the names of the parameters that train; raises NoEffect where there are none."""
-        raise NotImplementedError
 
     @contextmanager
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
