@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Final
 
+GB: Final = 1e9
 SIZES: Final[dict[str, dict[str, Any]]] = {
     "llama_2_7b": {
         "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -46,6 +47,11 @@ def on_meta(name: str, **other: Any) -> Any:
 def parameters(name: str) -> int:
     """Count a model's parameters."""
     return sum(parameter.numel() for parameter in on_meta(name).parameters())
+
+
+def gigabytes(name: str, bytes_each: float) -> float:
+    """Return what a model's parameters take at so many bytes each, in GB of 1e9 bytes."""
+    return parameters(name) * bytes_each / GB
 
 
 @cache

@@ -9,9 +9,8 @@ from __future__ import annotations
 from functools import cache
 
 from paribus.compare.recompute import Computed, Statement, computed
-from paribus.compare.shapes import SIZES, kept_bytes, on_meta, parameters
+from paribus.compare.shapes import GB, SIZES, gigabytes, kept_bytes, on_meta
 
-GB = 1e9
 MODEL = "llama_3_8b"
 BATCH, MICRO = 32, 8
 ACTIVATIONS = 40.0
@@ -23,7 +22,7 @@ FP32 = 4
 
 def state(name: str, bytes_each: float = FP32) -> float:
     """Return the GB of weights, gradients and Adam's moments of so many bytes each."""
-    return TENSORS * bytes_each * parameters(name) / GB
+    return gigabytes(name, TENSORS * bytes_each)
 
 
 @cache
@@ -65,7 +64,7 @@ def a01() -> Computed:
     """Split the two printed figures into what grows with the batch and what is left at none."""
     per_sample = (80 - 20) / (BATCH - MICRO)
     left = 20 - MICRO * per_sample
-    weights = 2 * parameters(MODEL) / GB
+    weights = gigabytes(MODEL, 2)
     return computed(
         {
             "left_at_batch_0": (left, "GB"),
@@ -89,7 +88,7 @@ def a01() -> Computed:
 def a06() -> Computed:
     """Count an 8B model's weights in each format, and all that Adam keeps in the same format."""
     bytes_each = {"fp32": 4, "fp16": 2, "fp8": 1}
-    weights = {name: width * parameters(MODEL) / GB for name, width in bytes_each.items()}
+    weights = {name: gigabytes(MODEL, width) for name, width in bytes_each.items()}
     least = {name: state(MODEL, width) for name, width in bytes_each.items()}
     printed = {"fp32": 32, "fp16": 16, "fp8": 8}
     return computed(
@@ -108,7 +107,7 @@ def a06() -> Computed:
 
 def a24() -> Computed:
     """Count weights, gradients and moments of Llama-3-8B, and find what 40 GB of activations mean."""
-    weights, tokens = FP32 * parameters(MODEL) / GB, tokens_of(ACTIVATIONS, BATCH)
+    weights, tokens = gigabytes(MODEL, FP32), tokens_of(ACTIVATIONS, BATCH)
     kept = activations(BATCH, tokens)
     total = state(MODEL) + kept
     return computed(
@@ -163,7 +162,7 @@ def a34() -> Computed:
             f"memory.{size}": (state(name), "GB"),
             f"steps.{size}": BATCH // micro,
             f"effective_batch.{size}": micro * steps,
-            f"weights_in_16_bits.{size}": (2 * parameters(name) / GB, "GB"),
+            f"weights_in_16_bits.{size}": (gigabytes(name, 2), "GB"),
         }
     return computed(found)
 

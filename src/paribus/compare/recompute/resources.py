@@ -7,11 +7,9 @@ from typing import Final, NamedTuple
 
 from paribus.compare.recompute import Computed, Statement, computed
 from paribus.compare.recompute.fp8_listings import roles
-from paribus.compare.shapes import parameters
+from paribus.compare.shapes import gigabytes
 from paribus.machine import GIB, Machine
 from paribus.techniques.precision import native
-
-GB: Final = 1e9
 
 FULL: Final = 16
 """Bytes a parameter of weights, gradients and Adam's two moments in FP32: 4 + 4 + 8. Autocast keeps them."""
@@ -34,7 +32,7 @@ HOURS, PRICE = 24.0, 3.0
 
 def state(size: str, bytes_each: int) -> float:
     """Return the GB of a Llama-2's parameters at so many bytes each."""
-    return parameters(f"llama_2_{size.lower()}") * bytes_each / GB
+    return gigabytes(f"llama_2_{size.lower()}", bytes_each)
 
 
 def saved(activations: float, before: float = 40.0) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from paribus.compare.recompute import Computed, Statement, computed
-from paribus.compare.shapes import parameters
+from paribus.compare.shapes import GB, parameters
 
-GB: Final = 1e9
 CARD: Final = 80.0
 """GB of the card that the chapter speaks of."""
 CARDS: Final = 8

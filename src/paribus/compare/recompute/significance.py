@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 
 from paribus.compare.recompute import Computed, computed
+from paribus.statistics import binomial_error
 
 ALPACA_EVAL = 805
 """Its prompts: Li et al. 2023, github.com/tatsu-lab/alpaca_eval."""
@@ -25,7 +26,7 @@ SCORES = {
 
 def standard_error(first: float, second: float, items: int) -> float:
     """Return that of a difference of two scores in points, each a binomial share of as many questions."""
-    return 100 * math.sqrt(sum(p / 100 * (1 - p / 100) / items for p in (first, second)))
+    return 100 * math.hypot(*(binomial_error(score / 100, items) for score in (first, second)))
 
 
 def z(first: float, second: float, items: int) -> float:
