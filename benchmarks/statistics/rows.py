@@ -16,11 +16,6 @@ ERRORS = 3.5
 COVERAGE = 0.01
 """How far a coverage may be from its nominal value at most, simulation error of large runs included."""
 
-KNOWN = {
-    ("3 seeds x 60 items, variance between seeds 0.3", "interval for new seeds and items holds"),
-}
-"""What does not hold and is said not to: (scenario, measure)."""
-
 Rule = Literal["about", "at most", "at least", "covers", "shown"]
 
 
@@ -52,11 +47,6 @@ class Row:
         if self.rule == "covers":
             return bool(abs(off) <= max(COVERAGE, room))
         return bool({"about": abs(off) <= room, "at most": off <= room, "at least": off >= -room}[self.rule])
-
-    @property
-    def known(self) -> bool:
-        """Say whether it is known not to hold."""
-        return (self.scenario, self.measure) in KNOWN
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"holds": self.holds}

@@ -22,7 +22,9 @@ from paribus.statistics import components, equivalence_power, error_of_mean
 VARY = "{neftune_noise_alpha: [0, 5, 10]}"
 
 
-def made(folder: Path, estimand: str, *, items: bool = True, seeds: str = "[0, 1, 2]") -> tuple[Plan, Store]:
+def made(
+    folder: Path, estimand: str, *, items: bool = True, seeds: str = "[0, 1, 2, 3, 4]"
+) -> tuple[Plan, Store]:
     compare = f", estimand: {estimand}"
     plan = plan_of(folder / estimand, vary=VARY, seeds=seeds, compare=compare)
     store = Store(folder / f"{estimand} results")
@@ -53,11 +55,11 @@ def test_the_mean_stays_and_the_interval_speaks_of_more(both: tuple[Findings, Fi
     for level in ("5", "10"):
         ours, theirs = crossed[level].difference, seeds[level].difference
         assert ours is not None and theirs is not None
-        assert (ours.n, ours.mean) == (3, pytest.approx(theirs.mean, abs=1e-9))
+        assert (ours.n, ours.mean) == (5, pytest.approx(theirs.mean, abs=1e-9))
         parts = crossed[level].parts
-        assert parts is not None and (parts.seeds, parts.items) == (3, 10)
-        assert ours.error == pytest.approx(error_of_mean(parts, 3, "new_seeds_and_items")[0])
-        assert theirs.error == pytest.approx(error_of_mean(parts, 3, "new_seeds_these_items")[0])
+        assert parts is not None and (parts.seeds, parts.items) == (5, 10)
+        assert ours.error == pytest.approx(error_of_mean(parts, 5, "new_seeds_and_items")[0])
+        assert theirs.error == pytest.approx(error_of_mean(parts, 5, "new_seeds_these_items")[0])
         assert crossed[level].tost_p is not None and seeds[level].parts is None
 
 

@@ -93,24 +93,28 @@ def test_a_study_that_ends_when_decided_plans_no_power(tmp_path: Path) -> None:
 def test_more_seeds_do_not_narrow_what_the_items_leave_open(tmp_path: Path) -> None:
     compare = ", estimand: new_seeds_and_items"
     store = Store(tmp_path / "results" / "quickstart")
-    for job in plan_of(tmp_path / "s", vary=VARY, compare=compare).jobs:
+    seeds = "[0, 1, 2, 3, 4]"
+    for job in plan_of(tmp_path / "s", vary=VARY, seeds=seeds, compare=compare).jobs:
         record(store, job, items=items_of)
     few, many = (
         planned_power(plan_of(tmp_path / "s", vary=VARY, seeds=str([*range(n)]), compare=compare), store)
-        for n in (4, 400)
+        for n in (5, 400)
     )
     assert few is not None and many is not None
     error = many.axes[0].sd / 400**0.5  # with hardly any left from seeds
     items = [
         c.parts.item / c.parts.items
-        for c in Findings(plan_of(tmp_path / "s", vary=VARY, compare=compare), store).primary_contrasts
+        for c in Findings(
+            plan_of(tmp_path / "s", vary=VARY, seeds=seeds, compare=compare), store
+        ).primary_contrasts
         if c.axis != "tuning" and c.parts
     ]
     assert error**2 >= 0.99 * min(items)
 
 
 def test_missing_items_are_an_error_while_planning(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path / "s", vary=VARY, compare=", estimand: new_seeds_and_items")
+    seeds, compare = "[0, 1, 2, 3, 4]", ", estimand: new_seeds_and_items"
+    plan = plan_of(tmp_path / "s", vary=VARY, seeds=seeds, compare=compare)
     store = Store(tmp_path / "results" / "quickstart")
     for job in plan.jobs:
         record(store, job)

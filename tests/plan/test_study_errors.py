@@ -228,6 +228,13 @@ def test_a_key_written_as_it_is_without_it_is_no_error() -> None:
             ),
             "counts seeds",
         ),
+        (
+            (
+                "repeat: {seeds: [0, 1, 2, 3]}",
+                "compare: {metric: test.same_wording.loss, margin: 0.02, estimand: new_seeds_and_items}",
+            ),
+            "needs at least 5 seeds, not 4",
+        ),
     ],
 )
 def test_new_items_need_recorded_items_and_a_number_of_seeds(lines: tuple[str, ...], reason: str) -> None:

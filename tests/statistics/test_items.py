@@ -13,6 +13,7 @@ from paribus.statistics import (
     clustered_difference,
     components,
     crossed_difference,
+    error_of_mean,
     mcnemar,
     mean_interval,
 )
@@ -105,9 +106,17 @@ def test_a_variance_below_zero_is_none() -> None:
     """Items that differ in sign by seed, and nothing else: both variances come out negative."""
     found = components([[1.0, -1.0], [-1.0, 1.0]])
     assert (found.seed, found.item, found.residual) == (0.0, 0.0, 4.0)
-    estimate = crossed_difference([[1.0, -1.0], [-1.0, 1.0]], "new_seeds_and_items")
-    assert estimate is not None
-    assert estimate.half_width == pytest.approx(float(student.ppf(0.975, 1)) * sqrt(4 / 4))
+    assert error_of_mean(found, 2, "new_seeds_and_items") == pytest.approx((sqrt(4 / 4), 1))
+
+
+def test_few_seeds_have_no_interval_for_new_items() -> None:
+    """At four of them the freedom is overestimated; the mean stays, and the interval for new seeds."""
+    few, enough = JUDGED[:4], JUDGED[:5]
+    refused, given = (crossed_difference(table, "new_seeds_and_items") for table in (few, enough))
+    assert refused is not None and given is not None and given.interval is not None
+    assert (refused.n, refused.interval, refused.p, refused.error) == (4, None, None, None)
+    narrow = crossed_difference(few, "new_seeds_these_items")
+    assert narrow is not None and narrow.interval is not None
 
 
 def test_the_crossed_interval_covers_new_seeds_and_items() -> None:

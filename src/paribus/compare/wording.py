@@ -16,6 +16,9 @@ AXIS_NAMES = {
     "precision": "Precision",
     "tuning": "Tuning",
     "dropout": "Dropout",
+    "gradient_checkpointing": "Checkpointing",
+    "master_weights": "Master weights",
+    "stress": "Stress",
     "model": "Model",
 }
 READING_NAMES = {
@@ -31,6 +34,8 @@ READING_MEANINGS = {
 }
 UNFAIR = "†"
 """Marks a difference between sides that do not share all but what is varied."""
+NOTHING = 1e-12
+"""A difference below this is the rounding of sums in 64 bits: nothing to a reader."""
 EMULATED = "emulated: an optimistic bound"
 
 
@@ -44,7 +49,7 @@ def signed(value: float, digits: int = 3) -> str:
     """Write a difference with its sign; one that rounds to zero is written by its order of magnitude."""
     text = f"{value:+.{digits}f}"
     if float(text) == 0:
-        text = "0" if value == 0 else f"{value:+.0e}".replace("e-0", "e-")
+        text = "0" if abs(value) < NOTHING else f"{value:+.0e}".replace("e-0", "e-")
         text = f"{value:+.{digits + 1}f}" if round(abs(value), digits + 1) else text
     return text.replace("-", "−")
 

@@ -8,6 +8,7 @@ from paribus.plan.complaints import Problem
 from paribus.plan.study import COMPARED, QUANTITIES, Study
 from paribus.plan.tasks import at_odds_with_task
 from paribus.sources.blocks import EMBEDDED_GROUPS
+from paribus.statistics import FEWEST_SEEDS
 
 
 def contradictions(study: Study) -> list[Problem]:
@@ -82,4 +83,10 @@ def _estimand(study: Study) -> list[Problem]:
     if study.repeat.until:
         message = "a study that ends when all is decided counts seeds, and cannot speak of new items"
         return [Problem(route, message, "list the seeds, or say new_seeds_these_items")]
+    if len(study.repeat.seeds) < FEWEST_SEEDS:
+        message = (
+            f"an interval for new seeds and items needs at least {FEWEST_SEEDS} seeds, "
+            f"not {len(study.repeat.seeds)}: with fewer it is too narrow"
+        )
+        return [Problem(route, message, "add seeds under repeat, or say new_seeds_these_items")]
     return []

@@ -16,6 +16,7 @@ from paribus.statistics.intervals import (
     paired_difference,
 )
 from paribus.statistics.items import (
+    FEWEST_SEEDS,
     Components,
     Estimand,
     clustered_difference,
@@ -42,6 +43,7 @@ from paribus.statistics.ties import Ties, binomial_error, binomial_ties, compact
 
 __all__ = [
     "BCA_FROM",
+    "FEWEST_SEEDS",
     "POWER",
     "Components",
     "Effect",
