@@ -18,10 +18,14 @@ from paribus.techniques import (
     Accumulation,
     Checkpointing,
     Dropout,
+    Fp32Master,
+    MasterWeights,
     NoCheckpointing,
     Noise,
+    NoStress,
     Precision,
     Settings,
+    Stress,
     Tuning,
 )
 from paribus.techniques.precision.recipes import Fp32
@@ -155,6 +159,8 @@ class Study(Settings):
     tuning: Tuning = Full()
     dropout: Dropout = Dropout()
     gradient_checkpointing: Checkpointing = NoCheckpointing()
+    master_weights: MasterWeights = Fp32Master()
+    stress: Stress = NoStress()
     design: Literal["grid", "one_factor_at_a_time", "leave_one_out"] = "grid"
     vary: dict[str, Axis] = Field(default_factory=dict)
     exclude: tuple[Exclusion, ...] = ()

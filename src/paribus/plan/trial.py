@@ -19,11 +19,15 @@ from paribus.techniques import (
     Accumulation,
     Checkpointing,
     Dropout,
+    Fp32Master,
+    MasterWeights,
     NoCheckpointing,
     Noise,
+    NoStress,
     Obstacle,
     Precision,
     Settings,
+    Stress,
     Technique,
     Tuning,
     added_later,
@@ -123,6 +127,8 @@ class Trial(Settings):
     tuning: Tuning
     dropout: Dropout = added_later(Dropout(), as_if_absent=Dropout())
     gradient_checkpointing: Checkpointing = added_later(NoCheckpointing(), as_if_absent=NoCheckpointing())
+    master_weights: MasterWeights = added_later(Fp32Master(), as_if_absent=Fp32Master())
+    stress: Stress = added_later(NoStress(), as_if_absent=NoStress())
     seed: int
 
     def canonical(self) -> dict[str, Any]:
@@ -162,8 +168,10 @@ class Trial(Settings):
 
 
 APPLIED = (
+    "stress",
     "tuning",
     "precision",
+    "master_weights",
     "gradient_checkpointing",
     "neftune_noise_alpha",
     "dropout",

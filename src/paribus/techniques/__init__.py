@@ -27,6 +27,8 @@ from paribus.techniques.memory import (
 )
 from paribus.techniques.noise import Noise
 from paribus.techniques.precision.recipes import Bf16, Fp8, Fp16, Fp32
+from paribus.techniques.precision.storage import Fp32Master, NoMaster
+from paribus.techniques.stress import NoStress, OutlierChannels
 from paribus.techniques.tuning.adalora import AdaLora
 from paribus.techniques.tuning.adapter import Adapter
 from paribus.techniques.tuning.any_peft import AnyPeft
@@ -43,6 +45,8 @@ from paribus.techniques.tuning.qlora import QLora
 from paribus.techniques.tuning.vera import Vera
 
 Precision = Annotated[Fp32 | Bf16 | Fp16 | Fp8, Field(discriminator="kind")]
+MasterWeights = Annotated[Fp32Master | NoMaster, Field(discriminator="kind")]
+Stress = Annotated[NoStress | OutlierChannels, Field(discriminator="kind")]
 Tuning = Annotated[
     Full
     | Lora
@@ -81,6 +85,8 @@ AXES: dict[str, tuple[type[Technique], ...]] = {
     "tuning": members(Tuning),
     "dropout": (Dropout,),
     "gradient_checkpointing": members(Checkpointing),
+    "master_weights": members(MasterWeights),
+    "stress": members(Stress),
 }
 """The named axes, in the order in which their techniques are applied to settings and shown in tables."""
 
@@ -100,19 +106,24 @@ __all__ = [
     "Fp8",
     "Fp16",
     "Fp32",
+    "Fp32Master",
     "Full",
     "Ia3",
     "LastLayers",
     "LayerCheckpointing",
     "Live",
     "Lora",
+    "MasterWeights",
     "ModelFacts",
     "NoCheckpointing",
     "NoEffect",
+    "NoMaster",
+    "NoStress",
     "Noise",
     "Norms",
     "Obstacle",
     "Oft",
+    "OutlierChannels",
     "PTuning",
     "Precision",
     "PrefixTuning",
@@ -121,6 +132,7 @@ __all__ = [
     "SequentialCheckpointing",
     "Setting",
     "Settings",
+    "Stress",
     "Technique",
     "Tuning",
     "Vera",
