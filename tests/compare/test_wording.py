@@ -13,7 +13,7 @@ from paribus.compare.wording import signed
         (0.0, "0"),
         (2.2e-16, "0"),  # what a sum in 64 bits leaves over
         (-1e-13, "0"),
-        (1e-9, "+1e-9"),
+        (1e-9, "+1e−9"),
         (-4e-4, "−0.0004"),
         (0.0123, "+0.012"),
         (-1.5, "−1.500"),
