@@ -31,8 +31,11 @@ TRIALS: dict[str, dict[str, Any]] = {
     },
     "fp8 emulated": {"precision": Fp8(compute="emulated")},
 }
-TOLERANCE = {"fp8 emulated": 5e-3}
-"""Relative. Another processor sums in another order; an 8-bit rounding amplifies that."""
+BEFORE = {"fp8 emulated": 5e-3}
+AFTER = {"fp8 emulated": 0.25}
+"""Relative, before the first update and after it. Another processor sums in another order, and 8 bits amplify it:
+Adam's first step is nearly the gradient's sign, and one that rounds to zero or not moves its weight or not. Between
+two processors later losses were 15 % apart; what a product is, bit by bit, is in test_emulation.py."""
 
 
 def losses(chosen: dict[str, Any], folder: Path) -> dict[str, list[float]]:
@@ -73,5 +76,7 @@ def test_no_loss_moved(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         FILE.write_text(json.dumps(golden, indent=1) + "\n", encoding="utf-8")
     assert len(found["train"]) == 8
     assert all(after < before for before, after in zip(found["test"][:2], found["test"][2:], strict=True))
-    for part, values in found.items():
-        assert values == pytest.approx(golden[name][part], rel=TOLERANCE.get(name, 1e-4))
+    for part, untrained in (("train", 1), ("test", 2)):
+        values, expected = found[part], golden[name][part]
+        assert values[:untrained] == pytest.approx(expected[:untrained], rel=BEFORE.get(name, 1e-4))
+        assert values[untrained:] == pytest.approx(expected[untrained:], rel=AFTER.get(name, 1e-4))
