@@ -34,7 +34,7 @@ TRIALS: dict[str, dict[str, Any]] = {
 BEFORE = {"fp8 emulated": 5e-3}
 AFTER = {"fp8 emulated": 0.25}
 """Relative, before the first update and after it. Another processor sums in another order, and 8 bits amplify
-it: Adam's first step is nearly the gradient's sign, and one that rounds to zero moves its weight or not. Between
+it: Adam's first step is nearly the sign of a gradient, and one that rounds to zero does not move. Between
 two processors later losses were 15 % apart; what a product is, bit by bit, is in test_emulation.py.
 """
 
