@@ -100,9 +100,9 @@ class Blocked:
 
 
 MXFP8: Final = Blocked("mxfp8", E4M3, 32, "e8m0")
-MXFP6: Final = Blocked("mxfp6", E2M3, 32, "e8m0")
+MXFP6: Final = Blocked("mxfp6", E3M2, 32, "e8m0")
 MXFP4: Final = Blocked("mxfp4", E2M1, 32, "e8m0")
-"""OCP Microscaling Formats v1.0, table 1; of its two 6-bit elements the one with the finer step."""
+"""OCP Microscaling Formats v1.0, table 1, with the elements of Rouhani et al. 2023, arXiv:2310.10537."""
 NVFP4: Final = Blocked("nvfp4", E2M1, 16, "e4m3")
 """Blocks of 16 with a scale in E4M3, and one for the tensor: NVIDIA 2025, arXiv:2509.25149, section 2."""
 BLOCKED: Final = {form.name: form for form in (MXFP8, MXFP6, MXFP4, NVFP4)}

@@ -20,7 +20,7 @@ Scaling = Word | float
 by its own; `block`: tiles, 1 x 128 or 128 x 128 (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2); `mx`:
 blocks of 32 by a power of two (OCP Microscaling Formats v1.0, 6.3); `nv`: blocks of 16 by a number in E4M3
 and the tensor by one in FP32 (NVIDIA 2025, arXiv:2509.25149, section 2); `delayed`: by the largest magnitude
-of the calls before (Transformer Engine); `calibrated`: by a number fixed after the first calls; a number: by
+of the steps before (Transformer Engine); `calibrated`: by a number fixed after the first steps; a number: by
 that factor.
 """
 
@@ -30,10 +30,9 @@ LOSS_SCALE: Final = 4096.0
 Within the 8 to 32768 of Micikevicius et al. 2017, arXiv:1710.03740, section 3.2.
 """
 REMEMBERED: Final = 16
-"""How many calls `delayed` looks back on. Transformer Engine has 1024, longer than short runs are."""
-CALIBRATION: Final = 16
+"""How many steps `delayed` looks back on. Transformer Engine has 1024, longer than short runs are."""
 QUANTILE: Final = 0.99
-"""`calibrated` takes this quantile of the scales of so many calls, as the article does over 100 steps."""
+"""`calibrated` takes this quantile of the scales of its first steps, as the article does over 100."""
 
 
 class Rounded(NamedTuple):
@@ -51,18 +50,38 @@ class Rounded(NamedTuple):
         """Return the numbers at their own size."""
         return self.values if self.scale is None else self.values * self.scale
 
+    def t(self) -> Rounded:
+        """Return the transposed matrix."""
+        scale = self.scale if self.scale is None or isinstance(self.scale, float) else self.scale.t()
+        return Rounded(self.values.t(), scale, self.outside)
+
 
 @dataclass
 class History:
-    """The largest magnitudes of the calls so far, the last ones; `calls` counts all of them."""
+    """The largest magnitude of each optimizer step that one operand was seen in, at most the last `keep`.
 
+    What a step sees counts from the next one on, so all of its micro-batches share one scale. The step that
+    goes on is `step`, and `now` its largest magnitude so far.
+    """
+
+    keep: int = REMEMBERED
     largest: list[torch.Tensor] = field(default_factory=list)
-    calls: int = 0
+    step: int = -1
+    now: torch.Tensor | None = None
 
-    def see(self, largest: torch.Tensor, keep: int) -> None:
-        """Add one call and forget those before the last `keep`."""
-        self.calls += 1
-        self.largest = [*self.largest[1 - keep :], largest] if keep > 1 else [largest]
+    def see(self, largest: torch.Tensor, step: int) -> None:
+        """Add what one micro-batch of a step has."""
+        import torch
+
+        self.turn(step)
+        self.now = largest if self.now is None else torch.maximum(self.now, largest)
+
+    def turn(self, step: int) -> None:
+        """Begin a step: the one before is over."""
+        if step != self.step:
+            if self.now is not None:
+                self.largest = [*self.largest, self.now][-self.keep :]
+            self.step, self.now = step, None
 
 
 def scaled_round(
@@ -72,33 +91,27 @@ def scaled_round(
     *,
     axis: int = -1,
     block: tuple[int, int] = (1, 128),
+    power_of_two: bool = False,
     history: History | None = None,
-    learning: bool = True,
 ) -> Rounded:
     """Scale and round a matrix; the products of rounded operands are scaled back after they are summed.
 
     `axis` is the one the product sums over; a tile of `block` has its second number of elements along it.
-    `delayed` and `calibrated` read their `history` and, while `learning`, add to it.
+    `power_of_two` rounds the scale of a tensor or row up to one. `delayed` and `calibrated` read `history`;
+    without any they are as `tensor`.
     """
     if scaling == "none":
         return Rounded(round_to(values, form), None)
     if not isinstance(scaling, str):
         return Rounded(round_to(values * scaling, form), 1 / scaling)
-    if scaling == "tensor":
-        return _divided(values, form, _scale(values.abs().amax(), form))
-    if scaling == "row":
-        return _divided(values, form, _scale(values.abs().amax(axis, keepdim=True), form))
-    if scaling in _REMEMBERING:
-        largest = values.abs().amax()
-        return _divided(
-            values, form, _scale(_REMEMBERING[scaling](history or History(), largest, learning), form)
-        )
-    size, of_block = {
-        "block": (block, lambda most: _scale(most, form)),
-        "mx": ((1, BLOCKED["mxfp8"].block), lambda most: _power_of_two(most, form)),
-        "nv": ((1, BLOCKED["nvfp4"].block), lambda most: _two_levels(most, form)),
-    }[scaling]
-    return _divided(values, form, _by_tile(values, size, axis, of_block), outside=True)
+    if scaling in ("block", "mx", "nv"):
+        return _divided(values, form, _by_tile(values, axis, *_tiles(scaling, form, block)), outside=True)
+    over = () if scaling != "row" else axis
+    largest = values.abs().amax(over, keepdim=scaling == "row")
+    if scaling in _REMEMBERING and history is not None and history.largest:
+        largest = _REMEMBERING[scaling](history, largest)
+    scale = _scale(largest, form)
+    return _divided(values, form, _upper_power(scale) if power_of_two else scale)
 
 
 def _divided(values: torch.Tensor, form: Format, scale: torch.Tensor, *, outside: bool = False) -> Rounded:
@@ -112,28 +125,43 @@ def _scale(largest: torch.Tensor, form: Format) -> torch.Tensor:
     return (largest / form.largest).clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def _delayed(history: History, largest: torch.Tensor, learning: bool) -> torch.Tensor:
-    """Return the largest magnitude of the calls before this one; of this one where it is the first."""
+def _upper_power(scale: torch.Tensor) -> torch.Tensor:
+    """Return the power of two at or above a scale."""
     import torch
 
-    found = torch.stack(history.largest).amax() if history.largest else largest
-    if learning:
-        history.see(largest, REMEMBERED)
-    return found
+    fraction, exponent = torch.frexp(scale)
+    power = torch.ldexp(torch.ones_like(scale), exponent - (fraction == 0.5).int())
+    return torch.where(scale.isfinite(), power, scale)
 
 
-def _calibrated(history: History, largest: torch.Tensor, learning: bool) -> torch.Tensor:
-    """Return this call's largest magnitude until enough were seen, then a quantile of those for good."""
+def _delayed(history: History, largest: torch.Tensor) -> torch.Tensor:
+    """Return the largest magnitude of the steps before this one."""
     import torch
 
-    if history.calls >= CALIBRATION:
-        return torch.quantile(torch.stack(history.largest), QUANTILE)
-    if learning:
-        history.see(largest, CALIBRATION)
-    return largest
+    return torch.stack(history.largest).amax()
+
+
+def _calibrated(history: History, largest: torch.Tensor) -> torch.Tensor:
+    """Return this tensor's largest magnitude until enough steps were seen, then a quantile of theirs."""
+    import torch
+
+    if len(history.largest) < history.keep:
+        return largest
+    return torch.quantile(torch.stack(history.largest), QUANTILE)
 
 
 _REMEMBERING: Final = {"delayed": _delayed, "calibrated": _calibrated}
+
+
+def _tiles(
+    scaling: str, form: Format, block: tuple[int, int]
+) -> tuple[tuple[int, int], Callable[[torch.Tensor], torch.Tensor]]:
+    """Return the size of a scaling's tiles and what gives a tile its scale."""
+    if scaling == "mx":
+        return (1, BLOCKED["mxfp8"].block), lambda most: _power_of_two(most, form)
+    if scaling == "nv":
+        return (1, BLOCKED["nvfp4"].block), lambda most: _two_levels(most, form)
+    return block, lambda most: _scale(most, form)
 
 
 def _power_of_two(largest: torch.Tensor, form: Format) -> torch.Tensor:
@@ -152,7 +180,7 @@ def _two_levels(largest: torch.Tensor, form: Format) -> torch.Tensor:
 
 
 def _by_tile(
-    values: torch.Tensor, size: tuple[int, int], axis: int, of: Callable[[torch.Tensor], torch.Tensor]
+    values: torch.Tensor, axis: int, size: tuple[int, int], of: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
     """Return every element's scale, by the largest magnitude of its tile; tiles at the edges are short."""
     import torch
