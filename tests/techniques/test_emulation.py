@@ -13,6 +13,7 @@ from paribus.machine import Machine
 from paribus.techniques import Accumulation, Bf16, Fp8, Fp16, Full, Live, Lora, ModelFacts, NoEffect, Setting
 from paribus.techniques.precision.emulate import emulated
 from paribus.techniques.precision.formats import BF16, E4M3, E5M2, FP16, Format, round_to
+from paribus.techniques.precision.recipes import Cast, everywhere
 from paribus.techniques.precision.scaling import LOSS_SCALE
 
 GRADIENT_SCALE = {"bf16": 1.0, "fp16": LOSS_SCALE, "fp8": 1.0}
@@ -141,9 +142,8 @@ def test_converting_nothing_is_told() -> None:
 
 def test_rounding_nothing_is_told() -> None:
     live = Live(seed=0)
-    recipe: Any = {"activations": (BF16, "none"), "weights": (BF16, "none"), "gradients": (BF16, "none")}
     with (
-        emulated("bf16", Holder(torch.nn.Linear(2, 2)), live, recipe) as model,
+        emulated("bf16", Holder(torch.nn.Linear(2, 2)), live, everywhere(Cast("bf16"))) as model,
         pytest.raises(NoEffect, match="bf16: no product of the training run was rounded"),
     ):
         Bf16(compute="emulated").proof(model, live)

@@ -28,7 +28,7 @@ from paribus.techniques import (
     Stress,
     Tuning,
 )
-from paribus.techniques.precision.recipes import Fp32
+from paribus.techniques.precision.plain import Fp32
 from paribus.techniques.tuning.full import Full
 
 FILE = "study.yaml"

@@ -26,7 +26,11 @@ from paribus.techniques.memory import (
     SequentialCheckpointing,
 )
 from paribus.techniques.noise import Noise
-from paribus.techniques.precision.recipes import Bf16, Fp8, Fp16, Fp32
+from paribus.techniques.precision.fp8 import Fp8
+from paribus.techniques.precision.half import Bf16, Fp16
+from paribus.techniques.precision.integers import Int4, Int8, Nf4
+from paribus.techniques.precision.microscaling import Mxfp4, Mxfp6, Mxfp8, Nvfp4
+from paribus.techniques.precision.plain import Fp32, Tf32
 from paribus.techniques.precision.storage import Fp32Master, NoMaster
 from paribus.techniques.stress import NoStress, OutlierChannels
 from paribus.techniques.tuning.adalora import AdaLora
@@ -44,7 +48,10 @@ from paribus.techniques.tuning.prompt import PrefixTuning, PromptTuning, PTuning
 from paribus.techniques.tuning.qlora import QLora
 from paribus.techniques.tuning.vera import Vera
 
-Precision = Annotated[Fp32 | Bf16 | Fp16 | Fp8, Field(discriminator="kind")]
+Precision = Annotated[
+    Fp32 | Tf32 | Bf16 | Fp16 | Fp8 | Mxfp8 | Mxfp6 | Mxfp4 | Nvfp4 | Int8 | Int4 | Nf4,
+    Field(discriminator="kind"),
+]
 MasterWeights = Annotated[Fp32Master | NoMaster, Field(discriminator="kind")]
 Stress = Annotated[NoStress | OutlierChannels, Field(discriminator="kind")]
 Tuning = Annotated[
@@ -109,18 +116,25 @@ __all__ = [
     "Fp32Master",
     "Full",
     "Ia3",
+    "Int4",
+    "Int8",
     "LastLayers",
     "LayerCheckpointing",
     "Live",
     "Lora",
     "MasterWeights",
     "ModelFacts",
+    "Mxfp4",
+    "Mxfp6",
+    "Mxfp8",
+    "Nf4",
     "NoCheckpointing",
     "NoEffect",
     "NoMaster",
     "NoStress",
     "Noise",
     "Norms",
+    "Nvfp4",
     "Obstacle",
     "Oft",
     "OutlierChannels",
@@ -134,6 +148,7 @@ __all__ = [
     "Settings",
     "Stress",
     "Technique",
+    "Tf32",
     "Tuning",
     "Vera",
     "added_later",

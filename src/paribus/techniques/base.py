@@ -12,7 +12,7 @@ import hashlib
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
@@ -198,6 +198,10 @@ class Technique(Settings):
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
         """Change the model for the length of a training run and leave no trace afterwards."""
         yield model
+
+    def as_trained(self, model: torch.nn.Module, live: Live) -> AbstractContextManager[None]:
+        """Have the model compute as in training while it is scored, but for noise and dropout."""
+        return nullcontext()
 
     def divisor(self, live: Live) -> float | None:
         """Return what divides the summed loss of the current micro-batch; None: the targets of its step."""

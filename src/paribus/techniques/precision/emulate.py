@@ -1,117 +1,158 @@
 """Low precision on any device: the operands of every linear layer's products are rounded, sums stay in fp32.
 
 Three products are emulated: forward (activations x weights), input gradient (gradients x weights) and weight
-gradient (gradients x activations). Each operand is rounded to the format of its role and the product is
-computed in fp32, as matrix units with fp32 accumulators do. What this leaves out: outputs are not rounded,
-attention products, norms and softmax stay in fp32, and bias gradients are sums of unrounded gradients.
-In evaluation mode nothing is rounded.
+gradient (gradients x activations). Each operand is rounded as the recipe says and the product is computed in
+fp32, as matrix units with fp32 accumulators do. What this leaves out unless it is asked for (`around`):
+outputs, attention products and the residual stream. Norms and softmax stay in fp32, and bias gradients are
+sums of unrounded gradients. In evaluation mode nothing is rounded but where it is scored as trained.
 
-This module imports torch, so `recipes` imports it only when a recipe is applied.
+This module imports torch, so the levels import it only when one is applied.
 """
 
 from __future__ import annotations
 
 import functools
-import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from transformers.pytorch_utils import Conv1D
 
 from paribus.techniques.base import Live, NoEffect
-from paribus.techniques.precision.formats import Format, Role
-from paribus.techniques.precision.scaling import Rounded, Scaling, scaled_round
-
-Recipe = Mapping[Role, tuple[Format, Scaling]]
-
-MEASURED_EVERY: Final = 16
-"""Rounding errors are measured on every 16th optimizer step: on all it would cost a third of the time."""
+from paribus.techniques.precision import around
+from paribus.techniques.precision.monitor import short
+from paribus.techniques.precision.recipes import Operand, Product, Recipe
+from paribus.techniques.precision.scaling import History, Rounded, scaled_round
+from paribus.techniques.precision.tally import MEASURED_EVERY, Tally
 
 
-@dataclass
-class Tally:
-    """What emulation did: modules converted and left alone, rounded products, largest error by role."""
+@dataclass(frozen=True)
+class Options:
+    """What is rounded beside the products of linear layers, and which modules are not.
 
-    converted: list[str] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)
-    products: Counter[str] = field(default_factory=Counter)
-    errors: dict[str, torch.Tensor] = field(default_factory=dict)
+    `output_format` is what outputs and the residual stream are rounded to. With `hardware_shapes` the head
+    and layers with a dimension that is no multiple of 16 are left alone, as kernels for 8-bit products do.
+    """
 
-    def measure(self, role: Role, exact: torch.Tensor, rounded: Rounded) -> None:
-        """Keep the largest norm of a tensor's rounding error over the tensor's norm."""
-        size = torch.linalg.vector_norm(exact.float()).clamp(min=torch.finfo(torch.float32).tiny)
-        error = torch.linalg.vector_norm((rounded.restored() - exact).float()) / size
-        self.errors[role] = torch.maximum(self.errors.get(role, torch.zeros_like(error)), error)
+    keep_high: Sequence[str] = ()
+    outputs: bool = False
+    attention: bool = False
+    residual: bool = False
+    output_format: str = "bf16"
+    hardware_shapes: bool = False
 
 
-class _Site:
-    """One converted module: how its operands are rounded, and its rounded weight while that still holds."""
+class Site:
+    """One converted module: how its operands are rounded, and its rounded weights while these still hold."""
 
-    def __init__(self, module: torch.nn.Linear | Conv1D, recipe: Recipe, live: Live, tally: Tally) -> None:
-        self.module, self.recipe, self.live, self.tally = module, recipe, live, tally
-        self.kept: tuple[tuple[int, int], Rounded] | None = None
+    def __init__(self, path: str, module: Any, recipe: Recipe, live: Live, tally: Tally) -> None:
+        self.path, self.module, self.live, self.tally = path, module, live, tally
+        self.forward = recipe.operands("forward")
+        self.input_gradient = recipe.operands("input_gradient")
+        self.weight_gradient = recipe.operands("weight_gradient")
+        self.kept: dict[Operand, Rounded] = {}
+        self.kept_of: tuple[int, int, bool] | None = None
+        for operand in (*self.forward, *self.input_gradient, *self.weight_gradient):
+            if operand.cast.scaling in ("delayed", "calibrated"):
+                tally.histories.setdefault(self._key(operand), History())
 
-    def round(self, role: Role, values: torch.Tensor) -> Rounded:
-        form, scaling = self.recipe[role]
-        rounded = scaled_round(values, form, scaling)
-        if self.live.step % MEASURED_EVERY == 0:
-            self.tally.measure(role, values, rounded)
+    def _key(self, operand: Operand) -> str:
+        return f"{self.path} {operand.role} {operand.cast}"
+
+    def round(self, operand: Operand, values: torch.Tensor) -> Rounded:
+        """Round an operand; in training it is measured now and then, and remembered where scales are."""
+        cast, tally, step = operand.cast, self.tally, self.live.step
+        if cast.exact:
+            return Rounded(values, None)
+        form, history = cast.form, tally.histories.get(self._key(operand)) if tally.histories else None
+        if history is not None and not tally.scored:
+            history.turn(step)
+        axis, block, power = operand.axis, cast.block, cast.power_of_two
+        rounded = scaled_round(
+            values, form, cast.scaling, axis=axis, block=block, power_of_two=power, history=history
+        )
+        if not tally.scored:
+            if history is not None:
+                history.see(values.detach().abs().amax(), step)
+            if step % MEASURED_EVERY == 0:
+                tally.measure(operand.role, step, form, values, rounded)
         return rounded
 
-    def weight(self, weight: torch.Tensor) -> Rounded:
+    def weight(self, operand: Operand, weight: torch.Tensor) -> Rounded:
         """Round the weight once for all micro-batches of an optimizer step, and never across one."""
-        key = (self.live.step, self.module.weight._version)
-        if self.kept is None or self.kept[0] != key:
-            self.kept = key, self.round("weights", weight.detach())
-        return self.kept[1]
+        now = (self.live.step, self.module.weight._version, self.tally.scored)
+        if self.kept_of != now:
+            self.kept, self.kept_of = {}, now
+        if operand not in self.kept:
+            self.kept[operand] = self.round(operand, weight.detach())
+        return self.kept[operand]
 
 
-def _product(left: torch.Tensor, right: torch.Tensor, *scales: torch.Tensor | float | None) -> torch.Tensor:
-    """Multiply rounded operands and scale the sums back."""
-    product = left @ right
-    for scale in scales:
+def product(left: Rounded, right: Rounded) -> torch.Tensor:
+    """Multiply rounded matrices [n, k] and [k, m], and scale the sums back.
+
+    A scale that varies along k cannot be taken out of the sums: such an operand is scaled before them.
+    """
+    left = left if _constant(left, 1) else Rounded(left.restored(), None)
+    right = right if _constant(right, 0) else Rounded(right.restored(), None)
+    result = left.values @ right.values
+    for scale in (left.scale, right.scale):
         if scale is not None:
-            product *= scale
-    return product
+            result *= scale
+    return result
+
+
+def _constant(operand: Rounded, axis: int) -> bool:
+    scale = operand.scale
+    return not isinstance(scale, torch.Tensor) or scale.ndim == 0 or scale.shape[axis] == 1
 
 
 class _RoundedLinear(torch.autograd.Function):
-    """x [n, in] times weight [out, in], plus bias: a linear layer's three products on rounded operands."""
+    """x [n, in] times weight [out, in], plus bias: a linear layer's three products on rounded operands.
+
+    A tensor that is cast alike for two products is rounded once.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, site: _Site) -> Any:
-        inputs, weights = site.round("activations", x), site.weight(weight)
-        ctx.save_for_backward(inputs.values, weights.values)
-        ctx.scales, ctx.site, ctx.dtypes = (inputs.scale, weights.scale), site, (x.dtype, weight.dtype)
-        site.tally.products["forward"] += 1
-        output = _product(inputs.values, weights.values.t(), inputs.scale, weights.scale)
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: Any, site: Site) -> Any:
+        inputs = site.round(site.forward[0], x)
+        weights = site.weight(site.forward[1], weight)
+        ctx.once = site.weight_gradient[1] == site.forward[0]
+        ctx.save_for_backward(inputs.values if ctx.once else x, weight)
+        ctx.scale, ctx.site = inputs.scale, site
+        site.tally.count("forward")
+        output = product(inputs, weights.t())
         if bias is not None:
             output += bias
         return output
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
-        (gradient,) = upstream
-        (inputs, weights), (input_scale, weight_scale) = ctx.saved_tensors, ctx.scales
-        of_input = of_weight = of_bias = None
-        rounded = ctx.site.round("gradients", gradient)
+        (gradient,), site, (x, weight) = upstream, ctx.site, ctx.saved_tensors
+        of_input = of_weight = of_bias = rounded = None
         if ctx.needs_input_grad[0]:
-            ctx.site.tally.products["input_gradient"] += 1
-            of_input = _product(rounded.values, weights, rounded.scale, weight_scale)
+            rounded = site.round(site.input_gradient[0], gradient)
+            of_input = _counted("input_gradient", site, rounded, site.weight(site.input_gradient[1], weight))
         if ctx.needs_input_grad[1]:
-            ctx.site.tally.products["weight_gradient"] += 1
-            of_weight = _product(rounded.values.t(), inputs, rounded.scale, input_scale)
+            if rounded is None or site.weight_gradient[0] != site.input_gradient[0]:
+                rounded = site.round(site.weight_gradient[0], gradient)
+            inputs = Rounded(x, ctx.scale) if ctx.once else site.round(site.weight_gradient[1], x)
+            of_weight = _counted("weight_gradient", site, rounded.t(), inputs)
         if ctx.needs_input_grad[2]:
             of_bias = gradient.sum(0)
         return of_input, of_weight, of_bias, None
 
 
-def _forward(module: Any, site: _Site, original: Any, x: torch.Tensor) -> torch.Tensor:
-    if not module.training:
+def _counted(name: Product, site: Site, left: Rounded, right: Rounded) -> torch.Tensor:
+    site.tally.count(name)
+    return product(left, right)
+
+
+def _forward(module: Any, site: Site, active: Callable[[], bool], original: Any, x: torch.Tensor) -> Any:
+    if not ((module.training or site.tally.scored) and active()):
         return original(x)
     weight = module.weight.t() if isinstance(module, Conv1D) else module.weight
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -121,64 +162,74 @@ def _forward(module: Any, site: _Site, original: Any, x: torch.Tensor) -> torch.
     return output.view(*x.shape[:-1], -1).to(x.dtype)
 
 
+def _always() -> bool:
+    return True
+
+
 @contextmanager
 def emulated(
-    name: str, model: Any, live: Live, recipe: Recipe, *, hardware_shapes: bool = False
+    name: str,
+    model: Any,
+    live: Live,
+    recipe: Recipe,
+    options: Options | None = None,
+    *,
+    key: str = "precision",
+    active: Callable[[], bool] | None = None,
 ) -> Iterator[torch.nn.Module]:
-    """Round in every linear layer of a model (nn.Linear and Conv1D) for the length of a training run.
+    """Round in the linear layers of a model (nn.Linear and Conv1D) for the length of a training run.
 
-    With `hardware_shapes` the head and layers with a dimension that is no multiple of 16 are left alone, as
-    kernels for 8-bit matrix products leave them. Raises NoEffect where no layer is left.
+    What is done is kept in `live.observed` under `key`; nothing is rounded while `active` says no. Raises
+    NoEffect where no layer is left to convert, or a name of `keep_high` is that of no module.
     """
-    tally = live.observed["precision"] = Tally()
-    head = model.get_output_embeddings() if hardware_shapes else None
-    changed: list[torch.nn.Module] = []
-    try:
-        for path, module in model.named_modules():
+    options, acts = options or Options(), active or _always
+    tally = live.observed[key] = Tally()
+    head = model.get_output_embeddings() if options.hardware_shapes else None
+    _known(name, model, options.keep_high)
+    changed: list[tuple[Any, Any]] = []
+    with ExitStack() as stack:
+        stack.callback(_put_back, changed)
+        for path, module in list(model.named_modules()):
             if not isinstance(module, torch.nn.Linear | Conv1D):
                 continue
-            if reason := _skipped(module, head) if hardware_shapes else None:
+            if reason := _skipped(path, module, head, options):
                 tally.skipped[path] = reason
                 continue
-            site = _Site(module, recipe, live, tally)
-            vars(module)["forward"] = functools.partial(_forward, module, site, module.forward)
-            changed.append(module)
+            site = Site(path, module, recipe, live, tally)
+            changed.append((module, vars(module).get("forward")))
+            vars(module)["forward"] = functools.partial(_forward, module, site, acts, module.forward)
             tally.converted.append(path)
         if not changed:
             raise NoEffect(name, "the model has no linear layer to convert", "set precision: fp32")
+        around.install(name, model, recipe, options, tally, acts, stack)
         yield model
-    finally:
-        for module in changed:
-            del vars(module)["forward"]
 
 
-def _skipped(module: torch.nn.Linear | Conv1D, head: torch.nn.Module | None) -> str | None:
+def _put_back(changed: list[tuple[Any, Any]]) -> None:
+    """Take the rounding off; a forward that was there before, another emulation's, stands again."""
+    for module, before in changed:
+        del vars(module)["forward"]
+        if before is not None:
+            vars(module)["forward"] = before
+
+
+def _skipped(path: str, module: Any, head: Any, options: Options) -> str | None:
     if module is head:
         return "head"
-    return "shape" if any(size % 16 for size in module.weight.shape) else None
+    if any(_within(path, pattern) for pattern in options.keep_high):
+        return "kept high"
+    return "shape" if options.hardware_shapes and any(size % 16 for size in module.weight.shape) else None
 
 
-def evidence(name: str, live: Live) -> dict[str, Any]:
-    """Return what was converted, how many products were rounded and the largest error by role.
-
-    An error is the norm of a tensor's rounding error over the norm of the tensor. Raises NoEffect where no
-    product was rounded or no number was changed by it.
-    """
-    tally: Tally = live.observed["precision"]
-    errors = {role: float(error) for role, error in tally.errors.items() if math.isfinite(error)}
-    if not tally.products or not any(errors.values()):
-        raise NoEffect(name, "no product of the training run was rounded", "set precision: fp32")
-    skipped = Counter(tally.skipped.values())
-    return {
-        "compute": "emulated",
-        "modules_converted": len(tally.converted),
-        "for_example": [_short(path) for path in tally.converted[:2]],
-        "modules_skipped": dict(skipped),
-        "skipped_for_example": [_short(path) for path in list(tally.skipped)[:2]],
-        "rounded_products": dict(tally.products),
-        "largest_rounding_error": errors,
-    }
+def _within(path: str, pattern: str) -> bool:
+    """Say whether a glob names a module or one that it is inside of: `layers.0` and `*.mlp` do."""
+    return fnmatchcase(f".{short(path)}.", f"*.{pattern}.*")
 
 
-def _short(path: str) -> str:
-    return path.removeprefix("base_model.model.")
+def _known(name: str, model: torch.nn.Module, patterns: Sequence[str]) -> None:
+    """Raise NoEffect for a name that is no module's."""
+    paths = [path for path, _ in model.named_modules()]
+    for pattern in patterns:
+        if not any(_within(path, pattern) for path in paths):
+            example = next((short(path) for path in paths if path.endswith(".0")), "lm_head")
+            raise NoEffect(name, f"keep_high: {pattern} is the name of no module", f"write it as {example}")

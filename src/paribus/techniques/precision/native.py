@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 _EMULATED: Final = "set compute: emulated, which rounds in the same places and computes in fp32"
 
-NEEDS: Final = {"bf16": (8, 0), "fp16": (5, 3), "fp8": (8, 9)}
+NEEDS: Final = {
+    "tf32": (8, 0), "bf16": (8, 0), "fp16": (5, 3), "fp8": (8, 9),
+    "mxfp8": (10, 0), "mxfp6": (10, 0), "mxfp4": (10, 0), "nvfp4": (10, 0),
+}  # fmt: skip
 """The least compute capability with matrix products in a format (NVIDIA, CUDA C++ programming guide)."""
 
 
@@ -31,9 +34,22 @@ def obstacle(kind: str, machine: Machine) -> Obstacle | None:
         found = ".".join(map(str, capability))
         reason = f"native {kind} matrix products need compute capability {need}; {machine.name} has {found}"
         return Obstacle(reason, _EMULATED)
-    if kind == "fp8":
-        return Obstacle("native fp8 is not part of this version, whatever the device", _EMULATED)
+    if kind not in ("tf32", "bf16", "fp16"):
+        return Obstacle(f"native {kind} is not part of this version, whatever the device", _EMULATED)
     return None
+
+
+@contextmanager
+def as_trained(kind: str) -> Iterator[None]:
+    """Compute in a half precision while a model is scored, as autocast does in training."""
+    import torch
+
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(kind)
+    if dtype is None:
+        yield
+        return
+    with torch.autocast("cuda" if torch.cuda.is_available() else "cpu", dtype):
+        yield
 
 
 @contextmanager

@@ -1,132 +1,182 @@
-"""Which number format each role of a matrix product uses: the levels of the precision axis."""
+"""Which format and scaling each operand of a linear layer's three products has, and recipes by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
-from paribus.machine import Machine
-from paribus.techniques.base import Live, Obstacle, Setting, Technique
-from paribus.techniques.precision import native
-from paribus.techniques.precision.formats import BF16, E4M3, E5M2, FP16, Format, Role
-from paribus.techniques.precision.scaling import LOSS_SCALE, Scaling
+from paribus.techniques.precision.formats import FORMATS, Format, Role
+from paribus.techniques.precision.scaling import Scaling
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+Product = Literal["forward", "input_gradient", "weight_gradient"]
+OPERANDS: Final[dict[Product, tuple[Role, Role]]] = {
+    "forward": ("activations", "weights"),
+    "input_gradient": ("gradients", "weights"),
+    "weight_gradient": ("gradients", "activations"),
+}
+"""The roles of a product's operands. The products sum over inputs, over outputs, and over tokens."""
 
-    from paribus.techniques.precision.emulate import Recipe
-
-Compute = Literal["native", "emulated"]
-
-
-class Fp32(Technique):
-    """Compute in 32-bit floats: nothing is rounded."""
-
-    kind: Literal["fp32"] = "fp32"
-
-    def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
-        """Return the dtypes of the parameters, which are also those of their products."""
-        return {"parameter_dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in model.parameters()})}
+SUMS_OVER: Final[dict[tuple[Product, Role], int]] = {
+    ("forward", "activations"): 1,
+    ("forward", "weights"): 1,
+    ("input_gradient", "gradients"): 1,
+    ("input_gradient", "weights"): 0,
+    ("weight_gradient", "gradients"): 0,
+    ("weight_gradient", "activations"): 0,
+}
+"""The axis that is summed over, of activations [tokens, in], weights [out, in] and gradients [tokens, out]."""
 
 
-class _Low(Technique):
-    """What the low-precision levels share: native through the Trainer, or emulated, a format a role."""
+@dataclass(frozen=True)
+class Cast:
+    """How one operand is rounded: its format, its scaling, the tile of `block`, whether scales are powers of 2.
 
-    native_dtype: ClassVar[str] = ""
-    hardware_shapes: ClassVar[bool] = False
-    formats: ClassVar[dict[Role, Format]] = {}
+    Scales that vary along an axis vary along the one the product sums over; `along: forward` keeps them as
+    the forward product has them, so that the backward pass takes the very numbers that the forward pass took.
+    """
 
-    compute: Compute = "native"
+    format: str
+    scaling: Scaling = "none"
+    block: tuple[int, int] = (1, 128)
+    power_of_two: bool = False
+    along: Literal["sum", "forward"] = "sum"
 
-    def scaling_of(self, role: Role) -> Scaling:
-        """Say how a role's operands are scaled before they are rounded."""
-        return "none"
+    @property
+    def form(self) -> Format:
+        return FORMATS[self.format]
 
-    def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
-        return native.obstacle(_kind(self), machine) if self.compute == "native" else None
+    @property
+    def exact(self) -> bool:
+        """Say whether nothing is rounded."""
+        return self.format == "fp32"
 
-    @contextmanager
-    def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
-        """Convert the linear layers, or watch what the hardware does."""
-        if self.compute == "native":
-            with native.watched(model, live) as changed:
-                yield changed
-            return
-        from paribus.techniques.precision.emulate import emulated
+    def __str__(self) -> str:
+        scaling = self.scaling
+        if scaling == "block":
+            scaling = f"block {self.block[0]}x{self.block[1]}"
+        elif not isinstance(scaling, str):
+            scaling = f"times {scaling:g}"
+        words = [self.format, *([] if scaling == "none" else [scaling]), *["pow2"] * self.power_of_two]
+        return " ".join(words)
 
-        recipe: Recipe = {role: (form, self.scaling_of(role)) for role, form in self.formats.items()}
-        with emulated(_kind(self), model, live, recipe, hardware_shapes=self.hardware_shapes) as changed:
-            yield changed
 
-    def proof(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
-        """Return what was really rounded, or the dtype that the hardware really gave."""
-        if self.compute == "native":
-            return native.evidence(_kind(self), self.native_dtype, live)
-        from paribus.techniques.precision.emulate import evidence
+@dataclass(frozen=True)
+class Operand:
+    """One cast in its place; two places with equal operands of one tensor share its rounded numbers.
 
-        return evidence(_kind(self), live) | {
-            "formats": {role: form.name for role, form in self.formats.items()},
-            "scaling": {role: self.scaling_of(role) for role in self.formats},
+    `axis` is the one that scales stay constant along, -1 where the cast has none.
+    """
+
+    role: Role
+    cast: Cast
+    axis: int
+
+
+Casts = tuple[Cast, Cast]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Two casts, left and right, for each of the three products."""
+
+    forward: Casts
+    input_gradient: Casts
+    weight_gradient: Casts
+
+    def operands(self, product: Product) -> tuple[Operand, Operand]:
+        """Return a product's operands with the axis that their scales stay constant along."""
+        casts: Casts = getattr(self, product)
+        left, right = (
+            _placed(product, role, cast) for role, cast in zip(OPERANDS[product], casts, strict=True)
+        )
+        return left, right
+
+    def of_role(self, role: Role) -> dict[Product, Cast]:
+        """Return the casts of a role in the products it is in."""
+        return {
+            product: getattr(self, product)[roles.index(role)]
+            for product, roles in OPERANDS.items()
+            if role in roles
+        }
+
+    def with_role(self, role: Role, format: str | None, scaling: Scaling | None) -> Recipe:  # noqa: A002
+        """Return this recipe with a role's format, scaling or both changed in every product."""
+
+        def changed(product: Product, at: int, cast: Cast) -> Cast:
+            if OPERANDS[product][at] != role:
+                return cast
+            other = replace(cast, format=format or cast.format)
+            return other if scaling is None else replace(other, scaling=scaling)
+
+        return Recipe(*(tuple(changed(p, i, c) for i, c in enumerate(getattr(self, p))) for p in OPERANDS))  # type: ignore[arg-type]
+
+    def words(self) -> dict[str, str]:
+        """Write each product: `activations e4m3 row x weights e4m3 row`."""
+        return {
+            product: " x ".join(
+                f"{role} {cast}" for role, cast in zip(roles, getattr(self, product), strict=True)
+            )
+            for product, roles in OPERANDS.items()
         }
 
 
-def _kind(technique: Technique) -> str:
-    return getattr(technique, "kind")  # noqa: B009  (each level declares its own literal)
+def _placed(product: Product, role: Role, cast: Cast) -> Operand:
+    """Place a cast; scaling that has no axis, and square tiles, are the same in every product."""
+    square = cast.scaling == "block" and cast.block[0] == cast.block[1]
+    if cast.scaling not in ("row", "block", "mx", "nv") or square:
+        return Operand(role, cast, -1)
+    forward = cast.along == "forward" and role != "gradients"
+    return Operand(role, cast, 1 if forward else SUMS_OVER[product, role])
 
 
-class Bf16(_Low):
-    """Compute matrix products in bfloat16 with fp32 accumulation and fp32 master weights."""
-
-    paper: ClassVar = "Kalamkar et al. 2019, arXiv:1905.12322"
-    native_dtype: ClassVar = "bfloat16"
-    formats: ClassVar[dict[Role, Format]] = {"activations": BF16, "weights": BF16, "gradients": BF16}
-
-    kind: Literal["bf16"] = "bf16"
-    compute: Compute = "native"
-
-    def trainer_arguments(self) -> dict[str, Any]:
-        return {"bf16": True} if self.compute == "native" else {}
+def by_role(activations: Cast, weights: Cast, gradients: Cast) -> Recipe:
+    """Return the recipe in which a role has one cast in every product."""
+    return Recipe((activations, weights), (gradients, weights), (gradients, activations))
 
 
-class Fp16(_Low):
-    """Compute matrix products in IEEE half precision with a loss scale and fp32 master weights.
-
-    Native, the scale is dynamic and a step that overflows is left out; emulated, it is static and applied
-    where gradients are rounded, and a gradient that overflows ends the trial as diverged.
-    """
-
-    paper: ClassVar = "Micikevicius et al. 2017, arXiv:1710.03740"
-    native_dtype: ClassVar = "float16"
-    formats: ClassVar[dict[Role, Format]] = {"activations": FP16, "weights": FP16, "gradients": FP16}
-
-    kind: Literal["fp16"] = "fp16"
-    compute: Compute = "native"
-
-    def trainer_arguments(self) -> dict[str, Any]:
-        return {"fp16": True} if self.compute == "native" else {}
-
-    def scaling_of(self, role: Role) -> Scaling:
-        return LOSS_SCALE if role == "gradients" else "none"
+def everywhere(cast: Cast) -> Recipe:
+    """Return the recipe in which all operands are cast alike."""
+    return by_role(cast, cast, cast)
 
 
-class Fp8(_Low):
-    """Compute matrix products in 8-bit floats.
+def _rowwise() -> Recipe:
+    return everywhere(Cast("e4m3", "row", power_of_two=True))
 
-    `recipe: standard` puts E4M3 on weights and activations and E5M2 on gradients; `scaling: tensor` divides
-    each operand by its largest magnitude over the format's largest value before rounding, `none` does not.
-    The head and layers with a dimension that is no multiple of 16 (small LoRA matrices) stay in fp32.
-    """
 
-    paper: ClassVar = "Micikevicius et al. 2022, arXiv:2209.05433"
-    hardware_shapes: ClassVar = True
-    formats: ClassVar[dict[Role, Format]] = {"activations": E4M3, "weights": E4M3, "gradients": E5M2}
+def _with_exact_weight_gradients() -> Recipe:
+    row, exact = Cast("e4m3", "row", power_of_two=True), Cast("fp32")
+    return Recipe((row, row), (row, Cast("e4m3", "tensor", power_of_two=True)), (exact, exact))
 
-    kind: Literal["fp8"] = "fp8"
-    recipe: Literal["standard"] = "standard"
-    scaling: Literal["tensor", "none"] = "tensor"
-    compute: Compute = "native"
 
-    def scaling_of(self, role: Role) -> Scaling:
-        return self.scaling
+def _deepseek() -> Recipe:
+    tile, square = Cast("e4m3", "block", (1, 128)), Cast("e4m3", "block", (128, 128))
+    return by_role(tile, square, tile)
+
+
+FP8_FORMATS: Final[dict[str, tuple[str, str, str]]] = {
+    "standard": ("e4m3", "e4m3", "e5m2"),
+    "article": ("e4m3", "e5m2", "e4m3"),
+    "all_e4m3": ("e4m3", "e4m3", "e4m3"),
+}
+"""Formats of activations, weights and gradients in the recipes that leave scaling open."""
+
+FP8_FIXED: Final[dict[str, tuple[str, Recipe]]] = {
+    "tensorwise": ("tensor", by_role(Cast("e4m3", "tensor"), Cast("e4m3", "tensor"), Cast("e5m2", "tensor"))),
+    "rowwise": ("row", _rowwise()),
+    "rowwise_with_gw_hp": ("row", _with_exact_weight_gradients()),
+    "deepseek": ("block", _deepseek()),
+}
+"""Recipes that fix their scaling: three of torchao (`Float8LinearConfig.from_recipe_name`, 0.18), and tiles of
+1 x 128 with blocks of 128 x 128 for weights (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3)."""
+
+
+def fp8(name: str, scaling: Scaling) -> Recipe:
+    """Return an 8-bit recipe by its name; `scaling` is that of recipes that leave it open."""
+    if name in FP8_FIXED:
+        return FP8_FIXED[name][1]
+    square = (128, 128)
+    activations, weights, gradients = FP8_FORMATS[name]
+    return by_role(
+        Cast(activations, scaling), Cast(weights, scaling, square if scaling == "block" else (1, 128)),
+        Cast(gradients, scaling),
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""The levels of precision whose numbers share a scale in blocks of 32 or 16."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from paribus.techniques.precision.formats import BLOCKED
+from paribus.techniques.precision.level import Compute, Low
+from paribus.techniques.precision.recipes import Cast, Recipe, everywhere
+
+
+class _Blocked(Low):
+    """All operands in blocks along the axis that each product sums over."""
+
+    hardware_shapes: ClassVar = True
+
+    def base_recipe(self) -> Recipe:
+        form = BLOCKED[self.word]
+        return everywhere(Cast(form.element.name, "mx" if form.scale == "e8m0" else "nv"))
+
+
+class Mxfp8(_Blocked):
+    """Compute matrix products in E4M3 in blocks of 32 that share a scale, a power of two.
+
+    Activations, weights and gradients alike, each in blocks along the axis that a product sums over, so it is
+    rounded anew for another product. `keep_high` names modules that keep fp32 (globs: `lm_head`, `layers.0`);
+    `attention` rounds the products of attention too; `outputs` and `residual` round what layers and blocks
+    give to bfloat16; `roles` gives a role another format or scaling. The head and layers with a dimension
+    that is no multiple of 16 stay in fp32; a short last block is allowed.
+    """
+
+    paper: ClassVar = "OCP Microscaling Formats v1.0, 2023; Rouhani et al. 2023, arXiv:2310.10537"
+
+    kind: Literal["mxfp8"] = "mxfp8"
+    compute: Compute = "native"
+
+
+class Mxfp6(_Blocked):
+    """Compute matrix products in E2M3, six bits, in blocks of 32 that share a scale, a power of two.
+
+    What is rounded, and what `keep_high`, `outputs`, `attention`, `residual` and `roles` change, is as under
+    `mxfp8`; the standard's other element is `roles: {gradients: e3m2}`.
+    """
+
+    paper: ClassVar = "OCP Microscaling Formats v1.0, 2023; Rouhani et al. 2023, arXiv:2310.10537"
+    runs_natively: ClassVar = False
+
+    kind: Literal["mxfp6"] = "mxfp6"
+    compute: Compute = "native"
+
+
+class Mxfp4(_Blocked):
+    """Compute matrix products in E2M1, four bits, in blocks of 32 that share a scale, a power of two.
+
+    Rounding is to the nearest, gradients included, and nothing is rotated first. What is rounded, and what
+    `keep_high`, `outputs`, `attention`, `residual` and `roles` change, is as under `mxfp8`.
+    """
+
+    paper: ClassVar = "OCP Microscaling Formats v1.0, 2023; Rouhani et al. 2023, arXiv:2310.10537"
+
+    kind: Literal["mxfp4"] = "mxfp4"
+    compute: Compute = "native"
+
+
+class Nvfp4(_Blocked):
+    """Compute matrix products in E2M1 in blocks of 16 with a scale in E4M3, and one in fp32 for the tensor.
+
+    Rounding is to the nearest, gradients included; NVIDIA's recipe for pretraining adds stochastic rounding of
+    gradients, rotations and 16 x 16 blocks of weights, which are not part of this. What is rounded, and what
+    `keep_high`, `outputs`, `attention`, `residual` and `roles` change, is as under `mxfp8`.
+    """
+
+    paper: ClassVar = "NVIDIA 2025, arXiv:2509.25149"
+
+    kind: Literal["nvfp4"] = "nvfp4"
+    compute: Compute = "native"
