@@ -53,4 +53,9 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
     ],
     "dropout": [{"p": 0.1}, {"p": 0.1, "where": "hidden"}],
     "gradient_checkpointing": [{"kind": "layers", "use_reentrant": True}],
+    "master_weights": [
+        {"kind": "none", "rounding": "stochastic", "optimizer_states": "same"},
+        {"kind": "none", "format": "fp16"},
+        {"kind": "none", "format": "e4m3"},
+    ],
 }

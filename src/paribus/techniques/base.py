@@ -123,10 +123,11 @@ class Live:
     `steps` is the number of optimizer steps of the whole run, known before a technique is applied; `step`
     counts those done. `example_ids` and `lengths` (real tokens) describe the current micro-batch, row by row,
     `targets` is its number of targets, `step_targets` that of the `window` micro-batches of its optimizer
-    step. `micro_batches` says how many optimizer steps took how many micro-batches. Relative paths of
-    settings start at `folder`. A technique keeps what it measures while it is applied in `observed`, under
-    its own name, for its proof. What stands there as a Counter, or as a dataclass of numbers, tensors, lists
-    and mappings, is in every checkpoint; fields marked `OF_THIS_PROCESS` are not.
+    step. `micro_batches` says how many optimizer steps took how many micro-batches. `optimizer` is torch's,
+    once there is one. Relative paths of settings start at `folder`. A technique keeps what it measures while
+    it is applied in `observed`, under its own name, for its proof. What stands there as a Counter, or as a
+    dataclass of numbers, tensors, lists and mappings, is in every checkpoint; fields marked `OF_THIS_PROCESS`
+    are not.
     """
 
     seed: int
@@ -140,6 +141,7 @@ class Live:
     step_targets: int = 0
     window: int = 1
     micro_batches: Counter[int] = field(default_factory=Counter)
+    optimizer: torch.optim.Optimizer | None = None
     observed: dict[str, Any] = field(default_factory=dict)
 
     def draw_seed(self, role: str, *keys: object) -> int:
@@ -148,7 +150,7 @@ class Live:
 
 
 def sub_seed(seed: int, role: str, *keys: object) -> int:
-    """Derive a 63-bit seed from a trial's seed, a role (init, order, noise, dropout, sampling) and keys."""
+    """Derive a 63-bit seed from a trial's seed, a role (init, order, noise, dropout, rounding...) and keys."""
     text = "|".join([str(seed), role, *map(str, keys)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -215,8 +217,15 @@ class Technique(Settings):
         """Return, by name, the parameters whose learning rate is the study's times a factor."""
         return {}
 
+    def before_step(self, model: torch.nn.Module, live: Live) -> bool:
+        """Act before the gradients of an optimizer step are clipped; False leaves the step out.
+
+        All techniques are asked. A step left out changes neither weights nor optimizer nor learning rate.
+        """
+        return True
+
     def after_step(self, model: torch.nn.Module, live: Live) -> None:
-        """Act after an optimizer step, while its gradients still stand."""
+        """Act after an optimizer step that was not left out, while its gradients still stand."""
 
     def state(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
         """Return, by name, what this has gathered or changed since training began, for a checkpoint.

@@ -69,6 +69,8 @@ class Note(Settings):
 def load_kept(job: Job, folder: Path, base: Path = Path()) -> Iterator[torch.nn.Module]:
     """Load a job's model with its tuning applied and its kept weights in it, in evaluation mode on the CPU.
 
+    What a trial stores in a low format, its frozen weights among it, is stored so here too.
+
     Relative paths of the study start at `base`. Raises ModelError where the weights are another trial's or
     were trained on another base.
     """
@@ -87,6 +89,7 @@ def load_kept(job: Job, folder: Path, base: Path = Path()) -> Iterator[torch.nn.
     labelled = job.trial.task == "classification"
     classes = load_splits(job.trial.data, base, job.trial.task).classes if labelled else ()
     model = starting_model(job.trial, files, len(classes))
-    with tuning.applied(model, Live(seed=job.trial.seed, steps=note.steps, folder=base)) as tuned:
-        tuning.load(tuned, folder)
-        yield tuned.eval()
+    live = Live(seed=job.trial.seed, steps=note.steps, folder=base)
+    with tuning.applied(model, live) as tuned, job.trial.master_weights.applied(tuned, live) as stored:
+        tuning.load(stored, folder)
+        yield stored.eval()

@@ -27,6 +27,8 @@ class Moments(TrainerCallback):
         trainer.meter.start()
 
     def on_optimizer_step(self, *_: Any, **__: Any) -> None:
+        if self.trainer.accelerator.optimizer_step_was_skipped:
+            return
         for technique in self.trainer.techniques:
             technique.after_step(self.trainer.model, self.trainer.live)  # type: ignore[arg-type]
 

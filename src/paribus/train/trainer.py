@@ -7,7 +7,7 @@ scoring by a callback with the stopwatch paused, and an end as soon as a loss or
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,8 +38,10 @@ class AblationTrainer(Trainer):
     """Train on encoded rows; keep for the result `curve`, `order`, `meter`, `diverged`, `skipped_steps`.
 
     A row of the curve has step, epoch, loss (nats a target token over the whole optimizer step), grad_norm
-    (before clipping; None where a loss scaler skipped the step), learning_rate, tokens and target_tokens.
-    `techniques` are asked for what divides a loss, what is added to it, and what follows a step.
+    (before clipping; None where the step was skipped), parameter_norm (of what trains, after the step),
+    learning_rate, tokens and target_tokens.
+    `techniques` are asked for what divides a loss, what is added to it, whether a step is made, and what
+    follows it.
     """
 
     def __init__(
@@ -156,7 +158,20 @@ class AblationTrainer(Trainer):
         self.examples += len(rows)
         self.truncated_examples += sum(row.truncated for row in rows)
         self.padding_tokens += len(rows) * max(self.live.lengths) - sum(self.live.lengths)
-        return super().training_step(model, inputs, num_items_in_batch)
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            self._ask_for_step()
+        return loss
+
+    def _ask_for_step(self) -> None:
+        """Have no step made where a technique says so: an optimizer does nothing without gradients.
+
+        Accelerate is told as by a loss scaler of its own, and so the schedule waits.
+        """
+        made = [one.before_step(self.trained, self.live) for one in self.techniques]
+        self.optimizer._is_overflow = not all(made)  # type: ignore[union-attr]
+        if not all(made):
+            self.trained.zero_grad()
 
     def _loss(self, outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
         """Sum the losses of a micro-batch's targets over the targets of its optimizer step."""
@@ -167,7 +182,7 @@ class AblationTrainer(Trainer):
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Give parameters with a learning rate of their own a group of their own."""
-        optimizer = super().create_optimizer(model)
+        optimizer = self.live.optimizer = super().create_optimizer(model)
         named = dict(self.model.named_parameters())  # type: ignore[union-attr]
         factors = {
             named[name]: factor
@@ -198,6 +213,7 @@ class AblationTrainer(Trainer):
                 "epoch": self.state.epoch,
                 "loss": logs["loss"],
                 "grad_norm": norm,
+                "parameter_norm": _norm(p for p in self.trained.parameters() if p.requires_grad),
                 "learning_rate": logs["learning_rate"],
                 **self._counts,
             }
@@ -223,6 +239,12 @@ class AblationTrainer(Trainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Count nothing: the Trainer's estimate walks all modules at every micro-batch and is not used."""
         return 0
+
+
+@torch.no_grad()
+def _norm(tensors: Iterable[torch.Tensor]) -> float:
+    norms = [torch.linalg.vector_norm(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in tensors]
+    return float(torch.linalg.vector_norm(torch.stack(norms)))
 
 
 def _divergence(step: int, **quantities: float | None) -> Diverged | None:
