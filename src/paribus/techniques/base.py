@@ -150,7 +150,7 @@ class Live:
 
 
 def sub_seed(seed: int, role: str, *keys: object) -> int:
-    """Derive a 63-bit seed from a trial's seed, a role (init, order, noise, dropout, rounding...) and keys."""
+    """Derive a 63-bit seed from a trial's seed, a role (init, order, noise, dropout...) and keys."""
     text = "|".join([str(seed), role, *map(str, keys)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
