@@ -121,7 +121,8 @@ class _RoundedLinear(torch.autograd.Function):
         inputs = site.round(site.forward[0], x)
         weights = site.weight(site.forward[1], weight)
         ctx.once = site.weight_gradient[1] == site.forward[0]
-        ctx.save_for_backward(inputs.values if ctx.once else x, weight)
+        trains = ctx.needs_input_grad[1]
+        ctx.save_for_backward((inputs.values if ctx.once else x) if trains else None, weight)
         ctx.scale, ctx.site = inputs.scale, site
         site.tally.count("forward")
         output = product(inputs, weights.t())

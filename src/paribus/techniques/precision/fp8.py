@@ -47,8 +47,8 @@ class Fp8(Low):
         fixed = FP8_FIXED[self.recipe][0]
         if "scaling" in self.model_fields_set and self.scaling != fixed:
             raise ValueError(
-                f"recipe {self.recipe} scales by {fixed}, not by {self.scaling}: leave out scaling, or choose "
-                "recipe: standard, article or all_e4m3"
+                f"recipe {self.recipe} scales by {fixed}, not by {self.scaling}: leave out scaling, or "
+                "choose recipe: standard, article or all_e4m3"
             )
         self.__dict__["scaling"] = fixed
         return self

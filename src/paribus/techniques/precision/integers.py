@@ -41,8 +41,8 @@ class Int8(_Integer):
 class Int4(_Integer):
     """Train through 4-bit integers: weights and activations are rounded to -7 .. 7 times a scale.
 
-    What is rounded, and what `scaling`, `keep_high`, `outputs`, `attention`, `residual` and `roles` change, is
-    as under `int8`; gradients are in bfloat16.
+    What is rounded, and what `scaling`, `keep_high`, `outputs`, `attention`, `residual` and `roles` change,
+    is as under `int8`; gradients are in bfloat16.
     """
 
     paper: ClassVar = "Jacob et al. 2018, arXiv:1712.05877"
@@ -57,7 +57,8 @@ class Nf4(Low):
     Weights are rounded anew at every optimizer step, as no QLoRA does, whose base never moves: this is what
     full fine-tuning through such weights would be. The backward pass takes the same rounded weights;
     activations and gradients are in bfloat16. `keep_high`, `outputs`, `attention`, `residual` and `roles` are
-    as under `int8`. The head and layers with a dimension that is no multiple of 16 stay in fp32. Emulated only.
+    as under `int8`. The head and layers with a dimension that is no multiple of 16 stay in fp32. Emulated
+    only.
     """
 
     paper: ClassVar = "Dettmers et al. 2023, arXiv:2305.14314"

@@ -1,4 +1,4 @@
-"""What the low levels of the precision axis share: settings, where they run, how they are applied and proven."""
+"""What the low levels of precision share: settings, where they run, how they are applied and proven."""
 
 from __future__ import annotations
 

@@ -65,9 +65,9 @@ class Mxfp4(_Blocked):
 class Nvfp4(_Blocked):
     """Compute matrix products in E2M1 in blocks of 16 with a scale in E4M3, and one in fp32 for the tensor.
 
-    Rounding is to the nearest, gradients included; NVIDIA's recipe for pretraining adds stochastic rounding of
-    gradients, rotations and 16 x 16 blocks of weights, which are not part of this. What is rounded, and what
-    `keep_high`, `outputs`, `attention`, `residual` and `roles` change, is as under `mxfp8`.
+    Rounding is to the nearest, gradients included; NVIDIA's recipe for pretraining adds stochastic rounding
+    of gradients, rotations and 16 x 16 blocks of weights, which are not part of this. What is rounded, and
+    what `keep_high`, `outputs`, `attention`, `residual` and `roles` change, is as under `mxfp8`.
     """
 
     paper: ClassVar = "NVIDIA 2025, arXiv:2509.25149"

@@ -49,7 +49,8 @@ def evidence(name: str, tally: Tally, model: torch.nn.Module, beside: Sequence[s
         "share_flushed_to_zero": {role: float(f"{share[1]:.3g}") for role, share in lost.items()},
         "parameter_norm": float(f"{math.sqrt(squares):.6g}"),
         "warnings": [
-            f"the rounding error of {role} reached {error:.1%} of their norm, above the article's {TOLERATED:.0%}"
+            f"the rounding error of {role} reached {error:.1%} of their norm, over the article's "
+            f"{TOLERATED:.0%}"
             for role, error in errors.items()
             if error > TOLERATED
         ],

@@ -24,12 +24,12 @@ SUMS_OVER: Final[dict[tuple[Product, Role], int]] = {
     ("weight_gradient", "gradients"): 0,
     ("weight_gradient", "activations"): 0,
 }
-"""The axis that is summed over, of activations [tokens, in], weights [out, in] and gradients [tokens, out]."""
+"""The axis that is summed over: activations are [tokens, in], weights [out, in], gradients [tokens, out]."""
 
 
 @dataclass(frozen=True)
 class Cast:
-    """How one operand is rounded: its format, its scaling, the tile of `block`, whether scales are powers of 2.
+    """How one operand is rounded: format, scaling, the tile of `block`, whether scales are powers of two.
 
     Scales that vary along an axis vary along the one the product sums over; `along: forward` keeps them as
     the forward product has them, so that the backward pass takes the very numbers that the forward pass took.
@@ -99,7 +99,7 @@ class Recipe:
             if role in roles
         }
 
-    def with_role(self, role: Role, format: str | None, scaling: Scaling | None) -> Recipe:  # noqa: A002
+    def with_role(self, role: Role, format: str | None, scaling: Scaling | None) -> Recipe:
         """Return this recipe with a role's format, scaling or both changed in every product."""
 
         def changed(product: Product, at: int, cast: Cast) -> Cast:
@@ -166,8 +166,8 @@ FP8_FIXED: Final[dict[str, tuple[str, Recipe]]] = {
     "rowwise_with_gw_hp": ("row", _with_exact_weight_gradients()),
     "deepseek": ("block", _deepseek()),
 }
-"""Recipes that fix their scaling: three of torchao (`Float8LinearConfig.from_recipe_name`, 0.18), and tiles of
-1 x 128 with blocks of 128 x 128 for weights (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3)."""
+"""Recipes that fix their scaling: three of torchao (`Float8LinearConfig.from_recipe_name`, 0.18), and tiles
+of 1 x 128 with blocks of 128 x 128 for weights (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3)."""
 
 
 def fp8(name: str, scaling: Scaling) -> Recipe:
