@@ -209,7 +209,7 @@ def test_modules_that_are_kept_high_are_named_by_where_they_are() -> None:
     assert proof["modules_skipped"] == {"kept high": 8, "head": 1}
     under_lora = tiny.run(tiny.llama(), Lora(r=16), level, max_steps=2).proofs[1]
     assert under_lora["modules_converted"] == 6 * 3
-    with pytest.raises(NoEffect, match="keep_high: layer.0 is the name of no module"):
+    with pytest.raises(NoEffect, match=r"keep_high: layer\.0 is the name of no module"):
         tiny.run(tiny.llama(), Full(), Mxfp8(compute="emulated", keep_high=("layer.0",)), max_steps=2)
 
 

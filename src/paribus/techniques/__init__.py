@@ -32,6 +32,7 @@ from paribus.techniques.precision.integers import Int4, Int8, Nf4
 from paribus.techniques.precision.microscaling import Mxfp4, Mxfp6, Mxfp8, Nvfp4
 from paribus.techniques.precision.plain import Fp32, Tf32
 from paribus.techniques.precision.storage import Fp32Master, NoMaster
+from paribus.techniques.precision.switched import Switched
 from paribus.techniques.stress import NoStress, OutlierChannels
 from paribus.techniques.tuning.adalora import AdaLora
 from paribus.techniques.tuning.adapter import Adapter
@@ -49,7 +50,7 @@ from paribus.techniques.tuning.qlora import QLora
 from paribus.techniques.tuning.vera import Vera
 
 Precision = Annotated[
-    Fp32 | Tf32 | Bf16 | Fp16 | Fp8 | Mxfp8 | Mxfp6 | Mxfp4 | Nvfp4 | Int8 | Int4 | Nf4,
+    Fp32 | Tf32 | Bf16 | Fp16 | Fp8 | Mxfp8 | Mxfp6 | Mxfp4 | Nvfp4 | Int8 | Int4 | Nf4 | Switched,
     Field(discriminator="kind"),
 ]
 MasterWeights = Annotated[Fp32Master | NoMaster, Field(discriminator="kind")]
@@ -147,6 +148,7 @@ __all__ = [
     "Setting",
     "Settings",
     "Stress",
+    "Switched",
     "Technique",
     "Tf32",
     "Tuning",

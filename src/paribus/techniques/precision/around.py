@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,7 @@ def install(
     of gradients holds there too. Raises NoEffect where a model has no such place.
     """
     gradients = recipe.input_gradient[0].scaling
-    ends = Ends(options.output_format, gradients if isinstance(gradients, float) else "none")
+    ends = Ends(options.output_format, "none" if isinstance(gradients, str) else gradients, tally)
     acts: Callable[[Any], bool] = lambda module: (module.training or tally.scored) and active()  # noqa: E731
     if options.outputs:
         converted = set(tally.converted)
@@ -57,8 +58,14 @@ def _base(model: Any) -> Any:
 class Ends:
     """How a tensor between products is rounded on the way forward and its gradient on the way back."""
 
-    def __init__(self, form: str, gradients: Scaling) -> None:
-        self.forward, self.backward = Cast(form), Cast(form, gradients)
+    def __init__(self, form: str, gradients: Scaling, tally: Tally) -> None:
+        self.form, self.gradients, self.tally = form, gradients, tally
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return _cast(values, Cast(self.form))
+
+    def backward(self, gradient: torch.Tensor) -> torch.Tensor:
+        return _cast(gradient, Cast(self.form, self.tally.scaling("gradients", self.gradients)))
 
 
 class Through(torch.autograd.Function):
@@ -67,11 +74,11 @@ class Through(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, ends: Ends) -> torch.Tensor:
         ctx.ends = ends
-        return _cast(values, ends.forward)
+        return ends.forward(values)
 
     @staticmethod
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
-        return _cast(upstream[0], ctx.ends.backward), None
+        return ctx.ends.backward(upstream[0]), None
 
 
 def _cast(values: torch.Tensor, cast: Cast) -> torch.Tensor:
@@ -106,8 +113,8 @@ class RoundedProduct(torch.autograd.Function):
     """left [..., n, k] times right [..., k, m]: operands as activations and, going back, gradients are."""
 
     @staticmethod
-    def forward(ctx: Any, left: torch.Tensor, right: torch.Tensor, recipe: Recipe) -> Any:
-        ctx.recipe = recipe
+    def forward(ctx: Any, left: torch.Tensor, right: torch.Tensor, recipe: Recipe, tally: Tally) -> Any:
+        ctx.recipe, ctx.tally = recipe, tally
         ctx.save_for_backward(left, right)
         operand = recipe.forward[0]
         return _cast(left, operand) @ _cast(right.mT, operand).mT
@@ -116,9 +123,10 @@ class RoundedProduct(torch.autograd.Function):
     def backward(ctx: Any, *upstream: torch.Tensor) -> Any:
         (gradient,), (left, right) = upstream, ctx.saved_tensors
         moving, operand = ctx.recipe.input_gradient[0], ctx.recipe.forward[0]
+        moving = replace(moving, scaling=ctx.tally.scaling("gradients", moving.scaling))
         of_left = _cast(gradient, moving) @ _cast(right, operand).mT
         of_right = _cast(left.mT, operand) @ _cast(gradient.mT, moving).mT
-        return of_left, of_right, None
+        return of_left, of_right, None, None
 
 
 class _Attention(TorchFunctionMode):
@@ -132,11 +140,12 @@ class _Attention(TorchFunctionMode):
         if func is not scaled_dot_product_attention:
             return func(*args, **(kwargs or {}))
         self.tally.count("attention")
-        return _attended(self.recipe, *args, **(kwargs or {}))
+        return _attended(self.recipe, self.tally, *args, **(kwargs or {}))
 
 
 def _attended(
     recipe: Recipe,
+    tally: Tally,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -150,7 +159,7 @@ def _attended(
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
-    scores: Any = RoundedProduct.apply(query, key.mT, recipe)
+    scores: Any = RoundedProduct.apply(query, key.mT, recipe, tally)
     scores = scores * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     if is_causal:
         attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
@@ -159,7 +168,7 @@ def _attended(
     elif attn_mask is not None:
         scores = scores + attn_mask
     shares = torch.nn.functional.dropout(torch.softmax(scores, -1), dropout_p)
-    result: Any = RoundedProduct.apply(shares, value, recipe)
+    result: Any = RoundedProduct.apply(shares, value, recipe, tally)
     return result
 
 

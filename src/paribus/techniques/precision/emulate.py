@@ -26,7 +26,7 @@ from paribus.techniques.precision import around
 from paribus.techniques.precision.monitor import short
 from paribus.techniques.precision.recipes import Operand, Product, Recipe
 from paribus.techniques.precision.scaling import History, Rounded, scaled_round
-from paribus.techniques.precision.tally import MEASURED_EVERY, Tally
+from paribus.techniques.precision.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,14 @@ class Site:
         if history is not None and not tally.scored:
             history.turn(step)
         axis, block, power = operand.axis, cast.block, cast.power_of_two
+        scaling = tally.scaling(operand.role, cast.scaling)
         rounded = scaled_round(
-            values, form, cast.scaling, axis=axis, block=block, power_of_two=power, history=history
+            values, form, scaling, axis=axis, block=block, power_of_two=power, history=history
         )
-        if not tally.scored:
-            if history is not None:
-                history.see(values.detach().abs().amax(), step)
-            if step % MEASURED_EVERY == 0:
-                tally.measure(operand.role, step, form, values, rounded)
+        if history is not None and not tally.scored:
+            history.see(values.detach().abs().amax(), step)
+        if tally.measures(step):
+            tally.measure(operand.role, step, form, values, rounded)
         return rounded
 
     def weight(self, operand: Operand, weight: torch.Tensor) -> Rounded:
@@ -175,16 +175,15 @@ def emulated(
     recipe: Recipe,
     options: Options | None = None,
     *,
-    key: str = "precision",
     active: Callable[[], bool] | None = None,
 ) -> Iterator[torch.nn.Module]:
     """Round in the linear layers of a model (nn.Linear and Conv1D) for the length of a training run.
 
-    What is done is kept in `live.observed` under `key`; nothing is rounded while `active` says no. Raises
+    What is done is kept in `live.observed["precision"]`; nothing is rounded while `active` says no. Raises
     NoEffect where no layer is left to convert, or a name of `keep_high` is that of no module.
     """
     options, acts = options or Options(), active or _always
-    tally = live.observed[key] = Tally()
+    tally = live.observed["precision"] = Tally()
     head = model.get_output_embeddings() if options.hardware_shapes else None
     _known(name, model, options.keep_high)
     changed: list[tuple[Any, Any]] = []

@@ -126,14 +126,14 @@ class Low(Technique):
             with native.watched(model, live) as changed:
                 yield changed
             return
-        with self.emulated(model, live, KEY, None) as changed:
+        with self.emulated(model, live) as changed:
             yield changed
 
     @contextmanager
     def emulated(
-        self, model: Any, live: Live, key: str, active: Callable[[], bool] | None
+        self, model: Any, live: Live, active: Callable[[], bool] | None = None
     ) -> Iterator[torch.nn.Module]:
-        """Emulate, keeping what is observed under `key`, while `active` says so."""
+        """Emulate for the length of a training run, while `active` says so."""
         from paribus.techniques.precision import emulate
 
         options = emulate.Options(
@@ -144,23 +144,20 @@ class Low(Technique):
             output_format=self.output_format,
             hardware_shapes=self.hardware_shapes,
         )
-        with emulate.emulated(
-            self.word, model, live, self.recipe_in_full(), options, key=key, active=active
-        ) as changed:
+        recipe = self.recipe_in_full()
+        with emulate.emulated(self.word, model, live, recipe, options, active=active) as changed:
             yield changed
 
     @contextmanager
     def as_trained(self, model: torch.nn.Module, live: Live) -> Iterator[None]:
         """Round the forward products in evaluation too, or compute them as autocast does."""
-        with native.as_trained(self.word) if self.compute == "native" else self.scoring(live, KEY):
-            yield
+        if self.compute == "native":
+            with native.as_trained(self.word):
+                yield
+            return
+        from paribus.techniques.precision.tally import scoring
 
-    @contextmanager
-    def scoring(self, live: Live, key: str) -> Iterator[None]:
-        """Have emulation under a key round in evaluation mode."""
-        from paribus.techniques.precision import tally
-
-        with tally.scoring(live, key):
+        with scoring(live.observed[KEY]):
             yield
 
     def state(self, model: torch.nn.Module, live: Live) -> dict[str, Any]:
@@ -175,16 +172,12 @@ class Low(Technique):
         """Return what was really rounded, or the dtype that the hardware really gave."""
         if self.compute == "native":
             return native.evidence(self.word, self.native_dtype, live)
-        return self.evidence(model, live, KEY)
-
-    def evidence(self, model: torch.nn.Module, live: Live, key: str) -> dict[str, Any]:
-        """Return what emulation under a key rounded and left alone, with formats and scalings by role."""
         from paribus.techniques.precision import monitor
 
         recipe = self.recipe_in_full()
         roles: tuple[Role, ...] = ("activations", "weights", "gradients")
         casts = {role: list(recipe.of_role(role).values()) for role in roles}
-        found = monitor.evidence(self.word, live.observed[key], model, self._beside(True))
+        found = monitor.evidence(self.word, live.observed[KEY], model, self._beside(True))
         return found | {
             "formats": {role: _one([cast.format for cast in casts[role]]) for role in roles},
             "scaling": {role: _one([cast.scaling for cast in casts[role]]) for role in roles},

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from paribus.techniques.base import OF_THIS_PROCESS, Live
+from paribus.techniques.base import OF_THIS_PROCESS
 from paribus.techniques.precision.formats import Format, Role
-from paribus.techniques.precision.scaling import History, Rounded
+from paribus.techniques.precision.scaling import History, Rounded, Scaling
 
 MEASURED_EVERY: Final = 16
 """Rounding errors are measured on every 16th optimizer step: on all it would cost a third of the time."""
@@ -23,7 +23,8 @@ class Tally:
     """What emulation did: modules converted and left alone, products rounded, and what was lost by role.
 
     `errors` holds the largest error of a role, `trail` that of each measured step under `step role`, `lost`
-    how many numbers saturated, how many were flushed to zero, and how many were measured.
+    how many numbers saturated, how many were flushed to zero, and how many were measured. `loss_scale`, where
+    there is one, takes the place of a recipe's static factor of gradients.
     """
 
     converted: list[str] = field(default_factory=list)
@@ -32,6 +33,8 @@ class Tally:
     errors: dict[str, torch.Tensor] = field(default_factory=dict)
     trail: dict[str, torch.Tensor] = field(default_factory=dict)
     lost: dict[str, torch.Tensor] = field(default_factory=dict)
+    began: int | None = None
+    loss_scale: float | None = None
     histories: dict[str, History] = field(default_factory=dict, metadata=OF_THIS_PROCESS)
     scored: bool = field(default=False, metadata=OF_THIS_PROCESS)
 
@@ -39,6 +42,19 @@ class Tally:
         """Count a product of training; what scoring computes is in no count."""
         if not self.scored:
             self.products[product] += 1
+
+    def measures(self, step: int) -> bool:
+        """Say whether errors are measured in a step of training: in the first one, and now and then."""
+        if self.scored:
+            return False
+        if self.began is None:
+            self.began = step
+        return step == self.began or step % MEASURED_EVERY == 0
+
+    def scaling(self, role: Role, scaling: Scaling) -> Scaling:
+        """Return how a role is scaled now: a factor of gradients can change along the way."""
+        moving = self.loss_scale is not None and role == "gradients" and not isinstance(scaling, str)
+        return self.loss_scale if moving else scaling  # type: ignore[return-value]
 
     def measure(self, role: Role, step: int, form: Format, exact: torch.Tensor, rounded: Rounded) -> None:
         """Keep the norm of a tensor's rounding error over the tensor's norm, and count what was lost."""
@@ -67,9 +83,8 @@ class Tally:
 
 
 @contextmanager
-def scoring(live: Live, key: str) -> Iterator[None]:
+def scoring(tally: Tally) -> Iterator[None]:
     """Round in evaluation mode too; nothing is counted, measured or remembered."""
-    tally: Tally = live.observed[key]
     tally.scored = True
     try:
         yield
