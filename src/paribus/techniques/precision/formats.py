@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -111,33 +112,47 @@ BLOCKED: Final = {form.name: form for form in (MXFP8, MXFP6, MXFP4, NVFP4)}
 def round_to(values: torch.Tensor, form: Format) -> torch.Tensor:
     """Round to the nearest value of a format, ties to even, and return it in the dtype of `values`.
 
-    Infinities saturate where the format does; a NaN stays one. A tie between two codes of NF4 goes down.
+    Infinities saturate where the format does; a NaN stays one. A tie between two codes of NF4 goes down, as
+    in bitsandbytes.
     """
     import torch
 
-    if form.name == "fp32":
-        return values.to(torch.float32).to(values.dtype)
-    if form.name == "tf32":
-        return _cut(values)
     if form.name == "nf4":
         return _nearest_code(values)
     if not form.exponent_bits:
         return values.round().clamp(-form.largest, form.largest)
     if form.saturates:
         return _grid(values.clamp(-form.largest, form.largest), form)
+    if values.dtype == torch.float64:  # torch's own cast goes through fp32 and so rounds twice
+        near = values.clamp(-2 * form.largest, 2 * form.largest)
+        return _with_infinities(_grid(near, form), values, form)
+    if form.name == "tf32":
+        return _cut(values)
     return values.to(getattr(torch, form.dtype or "float32")).to(values.dtype)
 
 
 def stochastic_round(values: torch.Tensor, form: Format, draws: torch.Tensor) -> torch.Tensor:
     """Round up or down with the odds of how near each neighbour is, so that the mean is the value itself.
 
-    `draws` are uniform in [0, 1), one a value. For formats with an exponent; larger values saturate.
+    `draws` are uniform in [0, 1), one a value (Gupta et al. 2015, arXiv:1502.02551, section 3.2). Values
+    beyond the largest are as in `round_to`. Raises ValueError for NF4, whose steps have many sizes.
     """
-    wide = values.clamp(-form.largest, form.largest).to(_wide(values))
-    step = _power_below(wide, form) * 2.0 ** (1 - form.significand_bits)
-    low = (wide / step).floor()
-    up = draws.to(wide.dtype) < wide / step - low
-    return ((low + up) * step).to(values.dtype)
+    if form.name == "nf4":
+        raise ValueError("values of nf4 are rounded to the nearest code alone")
+    wide = values.to(_wide(values))
+    if form.saturates:
+        wide = wide.clamp(-form.largest, form.largest)
+    steps = wide
+    if form.exponent_bits:
+        step = _power_below(wide, form) * 2.0 ** (1 - form.significand_bits)
+        steps = wide / step
+    low = steps.floor()
+    rounded = low + (draws.to(wide.dtype) < steps - low)
+    if form.exponent_bits:
+        rounded = rounded * step
+    if not form.saturates:
+        rounded = _with_infinities(rounded, wide, form)
+    return rounded.to(values.dtype)
 
 
 def _wide(values: torch.Tensor) -> torch.dtype:
@@ -167,6 +182,12 @@ def _grid(values: torch.Tensor, form: Format) -> torch.Tensor:
     return torch.copysign((wide + push) - push, wide).to(values.dtype)
 
 
+def _with_infinities(rounded: torch.Tensor, values: torch.Tensor, form: Format) -> torch.Tensor:
+    """Make infinite what is beyond the largest value after rounding."""
+    beyond = rounded.abs().gt(form.largest).logical_or_(values.isinf())
+    return rounded.where(~beyond, values * math.inf)
+
+
 def _cut(values: torch.Tensor) -> torch.Tensor:
     """Round to the upper 19 bits of an FP32 number."""
     import torch
@@ -177,9 +198,24 @@ def _cut(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isnan(), values, rounded.to(values.dtype))
 
 
+_CELLS: Final = 32
+"""Cells a unit, so narrow that none has two limits between codes of NF4 in it."""
+
+
 def _nearest_code(values: torch.Tensor) -> torch.Tensor:
+    """Look up the code below each value's cell, and go up one where the value is above the cell's limit."""
     import torch
 
-    codes = torch.tensor(NF4_CODES, dtype=_wide(values), device=values.device)
-    found = codes[torch.bucketize(values.to(codes.dtype), (codes[1:] + codes[:-1]) / 2)]
+    wide = values.to(_wide(values))
+    codes = torch.tensor(NF4_CODES, dtype=wide.dtype, device=wide.device)
+    limits = (codes[1:] + codes[:-1]) / 2
+    of_limits, cells = _cell(limits), torch.arange(2 * _CELLS + 1, device=wide.device)
+    below = (of_limits < cells.unsqueeze(1)).sum(1)
+    limit = torch.full_like(cells, math.inf, dtype=wide.dtype).scatter_(0, of_limits, limits)
+    cell = _cell(wide.nan_to_num())
+    found = codes.take(below.take(cell) + (wide > limit.take(cell)))
     return torch.where(values.isnan(), values, found.to(values.dtype))
+
+
+def _cell(values: torch.Tensor) -> torch.Tensor:
+    return values.clamp(-1, 1).add(1).mul_(_CELLS).long()

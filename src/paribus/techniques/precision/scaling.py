@@ -32,7 +32,10 @@ Within the 8 to 32768 of Micikevicius et al. 2017, arXiv:1710.03740, section 3.2
 REMEMBERED: Final = 16
 """How many steps `delayed` looks back on. Transformer Engine has 1024, longer than short runs are."""
 QUANTILE: Final = 0.99
-"""`calibrated` takes this quantile of the scales of its first steps, as the article does over 100."""
+"""`calibrated` takes this quantile of the largest magnitudes of its first steps.
+
+The article takes it of the factors, over 100 steps: that would be of the smallest magnitude, and overflow.
+"""
 
 
 class Rounded(NamedTuple):
@@ -61,19 +64,23 @@ class History:
     """The largest magnitude of each optimizer step that one operand was seen in, at most the last `keep`.
 
     What a step sees counts from the next one on, so all of its micro-batches share one scale. The step that
-    goes on is `step`, and `now` its largest magnitude so far.
+    goes on is `step`, and `now` its largest magnitude so far. Once `calibrated` has found what is `fixed`, no
+    more is added: the steps it was found from stay.
     """
 
     keep: int = REMEMBERED
     largest: list[torch.Tensor] = field(default_factory=list)
     step: int = -1
     now: torch.Tensor | None = None
+    fixed: torch.Tensor | None = None
 
     def see(self, largest: torch.Tensor, step: int) -> None:
         """Add what one micro-batch of a step has."""
         import torch
 
         self.turn(step)
+        if self.fixed is not None:
+            return
         self.now = largest if self.now is None else torch.maximum(self.now, largest)
 
     def turn(self, step: int) -> None:
@@ -119,7 +126,10 @@ def _divided(values: torch.Tensor, form: Format, scale: torch.Tensor, *, outside
 
 
 def _scale(largest: torch.Tensor, form: Format) -> torch.Tensor:
-    """Return what takes the largest magnitude to the format's largest value."""
+    """Return what takes the largest magnitude to the format's largest value, and nothing to nothing.
+
+    An infinity or NaN makes NaN of all that shares its scale.
+    """
     import torch
 
     return (largest / form.largest).clamp(min=torch.finfo(torch.float32).tiny)
@@ -135,10 +145,15 @@ def _upper_power(scale: torch.Tensor) -> torch.Tensor:
 
 
 def _delayed(history: History, largest: torch.Tensor) -> torch.Tensor:
-    """Return the largest magnitude of the steps before this one."""
+    """Return the largest magnitude of the steps before this one; steps with none, or no finite one, are none.
+
+    Without any this is the tensor's own, where Transformer Engine keeps the scale it had.
+    """
     import torch
 
-    return torch.stack(history.largest).amax()
+    seen = torch.stack(history.largest)
+    most = seen.where(seen.isfinite(), 0).amax()
+    return torch.where(most > 0, most, largest)
 
 
 def _calibrated(history: History, largest: torch.Tensor) -> torch.Tensor:
@@ -147,7 +162,10 @@ def _calibrated(history: History, largest: torch.Tensor) -> torch.Tensor:
 
     if len(history.largest) < history.keep:
         return largest
-    return torch.quantile(torch.stack(history.largest), QUANTILE)
+    if history.fixed is None:
+        seen = torch.stack(history.largest)
+        history.fixed = torch.nanquantile(seen.where(seen.isfinite() & (seen > 0), math.nan), QUANTILE)
+    return torch.where(history.fixed.isnan(), largest, history.fixed)
 
 
 _REMEMBERING: Final = {"delayed": _delayed, "calibrated": _calibrated}
@@ -175,7 +193,7 @@ def _power_of_two(largest: torch.Tensor, form: Format) -> torch.Tensor:
 
 def _two_levels(largest: torch.Tensor, form: Format) -> torch.Tensor:
     """Return the scales of blocks in E4M3, at least its least number, times that of the tensor."""
-    tensor = _scale(largest.amax(), form) / E4M3.largest
+    tensor = _scale(largest.amax() / E4M3.largest, form)
     return round_to(_scale(largest, form) / tensor, E4M3).clamp(min=E4M3.smallest_subnormal) * tensor
 
 
