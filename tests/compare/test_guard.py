@@ -233,7 +233,7 @@ def test_what_varies_declares_what_it_changes_and_nothing_else() -> None:
     for axis in ("training.epochs", "training.max_steps", "data.train_examples"):
         assert declares(axis) == {"tokens", "optimizer_steps", "checkpoint_rule"}
     assert "effective_batch" in declares("training.effective_batch_size")
-    assert declares("precision") == {"dtype", "attention_kernel"}
+    assert declares("precision") == {"dtype", "attention_kernel", "evaluation_precision"}
     assert declares("gradient_accumulation_steps") == {"attention_kernel"}
     silent = ("tuning", "neftune_noise_alpha", "dropout", "tuning.r", "gradient_checkpointing")
     assert all(declares(axis) == frozenset() for axis in silent)

@@ -246,6 +246,29 @@ def test_new_items_need_recorded_items_and_a_number_of_seeds(lines: tuple[str, .
     assert "new_seeds_these_items" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("score", "compare", "reason"),
+    [
+        (
+            "fp32",
+            "{metric: test.same_wording.loss_as_trained}",
+            "not measured where scores are computed in fp32",
+        ),
+        ("as_trained", "{metric: test.same_wording.los_as_trained}", "unknown metric"),
+        (
+            "as_trained",
+            "{metric: test.same_wording.loss_as_trained, estimand: new_seeds_and_items}",
+            "recorded in fp32",
+        ),
+    ],
+)
+def test_a_loss_as_trained_must_be_measured(score: str, compare: str, reason: str) -> None:
+    text = short(f"score: {{heldout: {{evaluate_in: {score}}}}}", f"compare: {compare}")
+    with pytest.raises(StudyError, match=reason) as caught:
+        parse_study(text)
+    assert caught.value.place is not None and caught.value.place.line
+
+
 def test_an_axis_cannot_be_crossed_with_itself() -> None:
     text = short("design: one_factor_at_a_time", "vary:", "  tuning: {values: [full], also: {tuning: lora}}")
     with pytest.raises(StudyError, match="names tuning itself") as caught:

@@ -29,12 +29,16 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
             row[f"{quantity}.printed"] = _beside(numbers, "precision", row["level"])
         row.update(_native_cost(findings, row))
     quantity = findings.metric.quantity
+    twice = findings.scored_as_trained and quantity in ("loss", "accuracy")
+    if twice:
+        _as_trained(findings, rows)
     columns = (
         Column("level", "Format", "level"),
         Column("difference", f"Change in {quantity}", "difference", "We measured"),
         Column("relative", "In % of baseline", "percent", "We measured"),
         Column("verdict", "Verdict", "verdict", "We measured"),
         Column("smallest", "Could see", "size", "We measured"),
+        *([Column("as_trained", "Computed as trained", "difference", "We measured")] if twice else []),
         Column("speed", "Speed", "text", "We measured"),
         Column("memory", "Memory", "text", "We measured"),
         *(
@@ -52,10 +56,26 @@ def precision(findings: Findings, claims: Claims) -> Sheet | None:
             f" {wording.EMULATED[0].upper()}{wording.EMULATED[1:]}; operands and gradients are rounded, "
             "products computed in fp32. Speed and memory are not run: emulation shows neither."
         )
+    if twice:
+        note += (
+            f" The change in {quantity} is of the weights, computed in fp32: the damage that training did. "
+            "Computed as trained, the damage of rounding while scoring comes on top."
+        )
     if any(row.get("speed") == "other machine" for row in rows):
         note += " Other machine: speed and memory are never compared across classes of machine."
     title = "Precision beside the document" if any(costs.values()) else "Precision"
     return Sheet("precision", title, columns, tuple(rows), note)
+
+
+def _as_trained(findings: Findings, rows: list[dict[str, Any]]) -> None:
+    """Add to each row its difference where both sides are scored computing as they train."""
+    own = findings.metric
+    metric = Metric(own.split, own.group, f"{own.quantity}_as_trained", own.target)
+    contrasts = findings.contrasts(metric=metric)
+    for row in rows:
+        contrast = matching(contrasts, "precision", row["level"])
+        if contrast and contrast.level == row["level"]:
+            row["as_trained"] = contrast.difference
 
 
 def noise(findings: Findings, claims: Claims) -> Sheet | None:

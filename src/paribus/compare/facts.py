@@ -103,6 +103,9 @@ def _content(seen: Seen, split: str) -> Any:
 
 
 def _evaluation_precision(seen: Seen) -> Facts:
+    """Read how scores were computed; those of a model as it was trained were rounded as its arm is."""
+    if seen.metric.quantity.endswith("_as_trained"):
+        return {"": f"as trained in {seen.recorded.job.trial.precision.label}"}
     return {"": seen.recorded.result.resolved.get("scoring")}
 
 

@@ -176,12 +176,21 @@ class Findings:
     def metrics(self) -> list[Metric]:
         """Name every held-out metric that was scored, in a stable order."""
         groups = {(s, g) for curve in self.curves.values() for s in SPLITS for g in curve.groups(s)}
+        twice = ("loss_as_trained", "accuracy_as_trained") if self.scored_as_trained else ()
         return [
             Metric(split, group, quantity)
             for split in SPLITS
             for group in sorted(g for s, g in groups if s == split)
-            for quantity in ("loss", "accuracy")
+            for quantity in ("loss", "accuracy", *twice)
         ]
+
+    @cached_property
+    def scored_as_trained(self) -> bool:
+        """Say whether any trial was also scored computing as it trains."""
+        series = (
+            curve.series(s, g) for curve in self.curves.values() for s in SPLITS for g in curve.groups(s)
+        )
+        return any(found and found[-1].loss_as_trained is not None for found in series)
 
     def blind_to_loss(self) -> str | None:
         """Say why this study could not have seen a loss, or None where a declared control shows it can."""

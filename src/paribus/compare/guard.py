@@ -34,7 +34,7 @@ DECLARES: Final[Mapping[str, frozenset[str]]] = {
     "training.max_length": LENGTH,
     "training.effective_batch_size": LENGTH | {"effective_batch", "attention_kernel"},
     "training.padding_free": frozenset({"attention_kernel"}),
-    "precision": frozenset({"dtype", "attention_kernel"}),
+    "precision": frozenset({"dtype", "attention_kernel", "evaluation_precision"}),
     "gradient_accumulation_steps": frozenset({"attention_kernel"}),
 }
 """What each axis changes by definition; a setting that is not named changes what its block does.

@@ -2,7 +2,8 @@
 
 A metric is named `<split>.<group>.<quantity>`. Quantities: `loss` (nats a target token, lower is better),
 `accuracy` (share of target tokens predicted right, higher is better) and `gap` (the split's loss less the
-loss on the training sample, both with noise off; lower is better).
+loss on the training sample, both with noise off; lower is better). The first two are of the trained weights
+computed in fp32; `loss_as_trained` and `accuracy_as_trained` of the model that computes as in training.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ READINGS: tuple[At, ...] = get_args(At)
 TRAINED: tuple[At, ...] = ("last", "best_validation", "equal_train_loss")
 SPLITS = ("train_sample", "validation", "test")
 """What is scored at every point of a curve."""
-QUANTITIES = {"loss": "nats per token", "accuracy": "share of tokens", "gap": "nats per token"}
+QUANTITIES = {
+    "loss": "nats per token",
+    "accuracy": "share of tokens",
+    "gap": "nats per token",
+    "loss_as_trained": "nats per token",
+    "accuracy_as_trained": "share of tokens",
+}
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,7 @@ class Metric:
     @property
     def lower_is_better(self) -> bool:
         """Say which direction is good: a lower loss or gap, a higher accuracy."""
-        return self.quantity != "accuracy"
+        return not self.quantity.startswith("accuracy")
 
     @property
     def unit(self) -> str:
@@ -179,7 +186,7 @@ def values(
 
 
 def _interpolated(series: list[Reading], quantity: str, step: float) -> float | None:
-    if not series or not series[0].step <= step <= series[-1].step:
+    if not series or not series[0].step <= step <= series[-1].step or getattr(series[0], quantity) is None:
         return None
     for before, after in zip(series, [*series[1:], series[-1]], strict=True):
         if before.step == step:

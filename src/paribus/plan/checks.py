@@ -5,7 +5,7 @@ from __future__ import annotations
 from paribus.errors import nearest
 from paribus.plan import levels
 from paribus.plan.complaints import Problem
-from paribus.plan.study import COMPARED, QUANTITIES, Study
+from paribus.plan.study import AS_TRAINED, COMPARED, QUANTITIES, Study
 from paribus.plan.tasks import at_odds_with_task
 from paribus.sources.blocks import EMBEDDED_GROUPS
 from paribus.statistics import FEWEST_SEEDS
@@ -63,10 +63,15 @@ def _metric(study: Study) -> list[Problem]:
     groups = study.score.heldout.groups or embedded
     compare, route = study.compare, ("compare", "metric")
     parts = compare.metric.split(".")
-    shaped = len(parts) >= 3 and parts[0] == COMPARED and parts[-1] in QUANTITIES
+    if parts[-1] in AS_TRAINED and study.score.heldout.evaluate_in == "fp32":
+        message = f"{compare.metric} is not measured where scores are computed in fp32"
+        way_out = "say score: {heldout: {evaluate_in: as_trained}}, or compare by loss or accuracy"
+        return [Problem(route, message, way_out)]
+    shaped = len(parts) >= 3 and parts[0] == COMPARED and parts[-1] in (*QUANTITIES, *AS_TRAINED)
     if shaped and (not groups or compare.group in groups):
         return []
-    valid = [f"{COMPARED}.{group}.{quantity}" for group in groups or ("all",) for quantity in QUANTITIES]
+    known = (*QUANTITIES, *AS_TRAINED) if study.score.heldout.evaluate_in == "as_trained" else QUANTITIES
+    valid = [f"{COMPARED}.{group}.{quantity}" for group in groups or ("all",) for quantity in known]
     return [Problem(route, f"unknown metric {compare.metric!r}", nearest(compare.metric, valid))]
 
 
@@ -75,6 +80,9 @@ def _estimand(study: Study) -> list[Problem]:
     compare, route = study.compare, ("compare", "estimand")
     if compare.estimand != "new_seeds_and_items":
         return []
+    if compare.quantity in AS_TRAINED:
+        message = f"single items are recorded in fp32, and {compare.quantity} is not of them"
+        return [Problem(route, message, "compare by loss or accuracy, or say new_seeds_these_items")]
     if compare.at == "equal_train_loss":
         message = (
             "single items are recorded at the end and at the best validation loss, not at equal train loss"

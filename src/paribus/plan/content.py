@@ -101,6 +101,7 @@ class Found:
             every=setting.every,
             groups=groups,
             train_sample=setting.train_sample,
+            evaluate_in=setting.evaluate_in,
             validation_sha256=hashes["validation"],
             test_sha256=hashes["test"],
         )

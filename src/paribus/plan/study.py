@@ -36,7 +36,8 @@ SPLITS = ("validation", "test")
 COMPARED = "test"
 """The split of every metric that is compared: validation has chosen the point it is read at."""
 QUANTITIES = ("loss", "accuracy")
-"""The figures a compared metric can name."""
+AS_TRAINED = ("loss_as_trained", "accuracy_as_trained")
+"""The figures a compared metric can name; the last two where `evaluate_in: as_trained` has them measured."""
 Levels = dict[str, Any]
 """A level for each of some settings, by dotted name."""
 Condition = dict[str, tuple[Any, ...]]
@@ -66,11 +67,16 @@ class Inclusion(Settings):
 
 
 class HeldoutBlock(Settings):
-    """When held-out loss is scored and on what; no `groups` means every group the data has."""
+    """When held-out loss is scored and on what; no `groups` means every group the data has.
+
+    `evaluate_in: as_trained` scores every point twice: in fp32 with nothing rounded, which all decisions of
+    training rest on, and computed as the arm trains.
+    """
 
     every: Literal["epoch"] | int = "epoch"
     groups: tuple[str, ...] = ()
     train_sample: int = Field(default=64, ge=0)
+    evaluate_in: Literal["fp32", "as_trained"] = "fp32"
 
     @field_validator("every")
     @classmethod

@@ -103,6 +103,7 @@ class Heldout(Settings):
 
     `every` is `epoch` or a number of optimizer steps, `train_sample` the number of training examples that are
     scored with noise off. `validation_sha256` and `test_sha256` are the content of what is scored.
+    `evaluate_in: as_trained` adds what the model gives when it computes as in training.
     """
 
     kind: Literal["heldout"] = "heldout"
@@ -111,6 +112,7 @@ class Heldout(Settings):
     train_sample: int = Field(64, ge=0)
     validation_sha256: str = ""
     test_sha256: str = ""
+    evaluate_in: Literal["fp32", "as_trained"] = added_later("fp32", as_if_absent="fp32")
 
 
 class Trial(Settings):

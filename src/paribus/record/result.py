@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from paribus.plan.trial import Unsupported
 from paribus.techniques.base import Settings
@@ -133,7 +133,8 @@ class Reading(Settings):
     """Held-out figures of one split and group at one point of training.
 
     `loss` is the sum of target-token losses over the number of targets (nats a token), `accuracy` the share
-    of target tokens predicted right.
+    of target tokens predicted right. `loss_as_trained` and `accuracy_as_trained` are those of the model that
+    computes as it does in training, rounded where it was; they are absent where only fp32 was asked for.
     """
 
     step: int
@@ -144,6 +145,13 @@ class Reading(Settings):
     accuracy: float
     targets: int
     examples: int
+    loss_as_trained: float | None = None
+    accuracy_as_trained: float | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what was not measured."""
+        return {name: value for name, value in write(self).items() if value is not None}
 
 
 class HeldoutScore(Settings):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from hashlib import sha256
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -79,8 +80,29 @@ class Scorer:
         self.curve: list[Reading] = []
         self._items: dict[int, list[Item]] = {}
 
-    def read(self, model: Any, step: int, epoch: float) -> None:
-        """Add one reading of each split and group; the model is used as it is, in the mode it is in."""
+    def read(
+        self,
+        model: Any,
+        step: int,
+        epoch: float,
+        as_trained: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ) -> None:
+        """Add one reading of each split and group; the model is used as it is, in the mode it is in.
+
+        Where the setting asks for it the model is read again inside `as_trained`, computing as in training.
+        """
+        self._items[step] = self._scored(model, step)
+        readings = _readings(self._items[step], epoch)
+        if self.setting.evaluate_in == "as_trained":
+            with as_trained():
+                rounded = _readings(self._scored(model, step), epoch)
+            readings = [
+                one.model_copy(update={"loss_as_trained": r.loss, "accuracy_as_trained": r.accuracy})
+                for one, r in zip(readings, rounded, strict=True)
+            ]
+        self.curve += readings
+
+    def _scored(self, model: Any, step: int) -> list[Item]:
         items: list[Item | None] = [None] * len(self.places)
         with torch.no_grad():
             for batch in self._batches(model.config.get_text_config().vocab_size):
@@ -88,8 +110,7 @@ class Scorer:
                 for index, sums in zip(batch, self._sums(model, rows), strict=True):
                     split, group, row = self.places[index]
                     items[index] = Item(step, split, group, row.example_id, *sums)
-        self._items[step] = [item for item in items if item is not None]
-        self.curve += _readings(self._items[step], epoch)
+        return [item for item in items if item is not None]
 
     def state(self) -> dict[str, Any]:
         """Return all readings so far, for a checkpoint."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -157,8 +158,9 @@ def _trained(
         model: Any = loaded.model
         for technique in trial.techniques.values():
             model = stack.enter_context(technique.applied(model, live))
+        as_trained = partial(_as_trained, trial, model, live)
         readers = [
-            Reader(scorer.setting.every, _reading(scorer, model, keeper, phase))
+            Reader(scorer.setting.every, _reading(scorer, model, keeper, phase, as_trained))
             for scorer in loaded.scorers.values()
         ]
         phase.now = "training"
@@ -176,6 +178,7 @@ def _trained(
             checkpoints=_checkpoints(job, loaded, keeper, scratch),
         )
         proof = _proof(trial, model, live, result)
+        told = [f"{axis}: {text}" for axis, found in proof.items() for text in found.pop("warnings", ())]
         identity = _identity(model, live, result)
         keeper.end(model, len(result.curve))
         if keeper.saved_bytes is not None and result.diverged is None:
@@ -189,7 +192,7 @@ def _trained(
         identity=identity,
         cost=result.cost,
         proof=proof,
-        warnings=(*loaded.warnings, *result.warnings, *keeper.warnings),
+        warnings=(*loaded.warnings, *result.warnings, *told, *keeper.warnings),
         steps=result.curve,
         scores=tuple(_score(job, key, scorer, loaded) for key, scorer in loaded.scorers.items()),
         items={key: scorer.items() for key, scorer in loaded.scorers.items()},
@@ -213,10 +216,25 @@ def _checkpoints(job: Job, loaded: _Loaded, keeper: Keeper, scratch: Path) -> Ch
     return Checkpoints(scratch / CHECKPOINTS, job.checkpoint_every, key, parts)
 
 
-def _reading(scorer: Scorer, model: Any, keeper: Keeper, phase: _Phase) -> Callable[[int, float], None]:
+@contextmanager
+def _as_trained(trial: Trial, model: Any, live: Live) -> Iterator[None]:
+    """Have a model compute as the trial's techniques have it compute in training."""
+    with ExitStack() as stack:
+        for technique in trial.techniques.values():
+            stack.enter_context(technique.as_trained(model, live))
+        yield
+
+
+def _reading(
+    scorer: Scorer,
+    model: Any,
+    keeper: Keeper,
+    phase: _Phase,
+    as_trained: Callable[[], AbstractContextManager[None]],
+) -> Callable[[int, float], None]:
     def read(step: int, epoch: float) -> None:
         phase.now = "scoring"
-        scorer.read(model, step, epoch)
+        scorer.read(model, step, epoch, as_trained)
         phase.now = "training"
         if step > 0:
             keeper.offer(model, step, scorer.pooled_validation_loss(step))

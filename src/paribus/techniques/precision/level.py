@@ -181,8 +181,8 @@ class Low(Technique):
         return found | {
             "formats": {role: _one([cast.format for cast in casts[role]]) for role in roles},
             "scaling": {role: _one([cast.scaling for cast in casts[role]]) for role in roles},
-            "products": recipe.words(),
-            "not_rounded": [*self._beside(False), "norms", "softmax", "sums", "bias gradients"],
+            **({} if all(len(set(found)) == 1 for found in casts.values()) else {"products": recipe.words()}),
+            "not_rounded": self._beside(False),
         }
 
     def _beside(self, chosen: bool) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -15,7 +15,7 @@ from paribus.techniques.precision.tally import Tally
 TOLERATED: Final = 0.05
 """The error that the article's monitor expects 8-bit formats to stay below; Gaussian numbers have 2.6 % in
 E4M3 and 5.3 % in E5M2."""
-SHOWN: Final = 5
+SHOWN: Final = 2
 """How many of the measured steps a proof shows."""
 
 
@@ -26,7 +26,7 @@ def evidence(name: str, tally: Tally, model: torch.nn.Module, beside: Sequence[s
     measured; shares are of all numbers that were measured. Raises NoEffect where no product was rounded, no
     number was changed by it, or nothing of what was asked for `beside` the products was met.
     """
-    errors = {role: float(error) for role, error in tally.errors.items() if math.isfinite(error)}
+    errors = {role: float(f"{float(e):.4g}") for role, e in tally.errors.items() if math.isfinite(e)}
     if not tally.products or not any(errors.values()):
         raise NoEffect(name, "no product of the training run was rounded", "set precision: fp32")
     unmet = [word for word in beside if not tally.products[word]]
@@ -41,12 +41,12 @@ def evidence(name: str, tally: Tally, model: torch.nn.Module, beside: Sequence[s
         "modules_converted": len(tally.converted),
         "for_example": [short(path) for path in tally.converted[:2]],
         "modules_skipped": dict(skipped),
-        "skipped_for_example": [short(path) for path in list(tally.skipped)[:2]],
+        "skipped_for_example": [short(path) for path in list(tally.skipped)[:1]],
         "rounded_products": dict(tally.products),
         "largest_rounding_error": errors,
-        "rounding_error_at_step": _trail(tally),
-        "share_saturated": {role: float(f"{share[0]:.3g}") for role, share in lost.items()},
-        "share_flushed_to_zero": {role: float(f"{share[1]:.3g}") for role, share in lost.items()},
+        **({"rounding_error_at_step": trail} if len(trail := _trail(tally)) > 1 else {}),
+        "share_saturated": _nonzero(lost, 0),
+        "share_flushed_to_zero": _nonzero(lost, 1),
         "parameter_norm": float(f"{math.sqrt(squares):.6g}"),
         "warnings": [
             f"the rounding error of {role} reached {error:.1%} of their norm, over the article's "
@@ -55,6 +55,11 @@ def evidence(name: str, tally: Tally, model: torch.nn.Module, beside: Sequence[s
             if error > TOLERATED
         ],
     }
+
+
+def _nonzero(lost: Mapping[str, Sequence[float]], which: int) -> dict[str, float]:
+    """Return the shares that are not zero, to three digits; a role that is absent lost nothing."""
+    return {role: float(f"{shares[which]:.3g}") for role, shares in lost.items() if shares[which]}
 
 
 def _trail(tally: Tally) -> dict[str, dict[str, float]]:
