@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from paribus.techniques.base import OF_THIS_PROCESS
-from paribus.techniques.precision.formats import Format, Role
+from paribus.techniques.precision.formats import Format, Role, round_to
 from paribus.techniques.precision.scaling import History, Rounded, Scaling
 
 MEASURED_EVERY: Final = 16
@@ -24,7 +24,8 @@ class Tally:
 
     `errors` holds the largest error of a role, `trail` that of each measured step under `step role`, `lost`
     how many numbers saturated, how many were flushed to zero, and how many were measured. `loss_scale`, where
-    there is one, takes the place of a recipe's static factor of gradients.
+    there is one, takes the place of a recipe's static factor of gradients; `flushed_unscaled` counts those
+    flushed if there were none.
     """
 
     converted: list[str] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Tally:
     lost: dict[str, torch.Tensor] = field(default_factory=dict)
     began: int | None = None
     loss_scale: float | None = None
+    flushed_unscaled: Any = 0
     histories: dict[str, History] = field(default_factory=dict, metadata=OF_THIS_PROCESS)
     scored: bool = field(default=False, metadata=OF_THIS_PROCESS)
 
@@ -67,6 +69,9 @@ class Tally:
         flushed = (rounded.values == 0) & (exact != 0)
         now = torch.stack([beyond.sum(), flushed.sum(), torch.tensor(exact.numel(), device=exact.device)])
         self.lost[role] = self.lost.get(role, torch.zeros_like(now)) + now
+        if self.loss_scale is not None and role == "gradients":
+            unscaled = (round_to(exact, form) == 0) & (exact != 0)
+            self.flushed_unscaled = self.flushed_unscaled + unscaled.sum()
 
     def remembered(self) -> dict[str, Any]:
         """Return the histories as tensors and numbers."""
