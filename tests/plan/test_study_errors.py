@@ -269,6 +269,12 @@ def test_a_loss_as_trained_must_be_measured(score: str, compare: str, reason: st
     assert caught.value.place is not None and caught.value.place.line
 
 
+@pytest.mark.parametrize("where", ["stress: outlier_channels", "vary: {stress: [none, outlier_channels]}"])
+def test_weights_under_stress_are_not_kept(where: str) -> None:
+    with pytest.raises(StudyError, match="whose channels are rescaled by stress"):
+        parse_study(short("keep: last", where))
+
+
 def test_an_axis_cannot_be_crossed_with_itself() -> None:
     text = short("design: one_factor_at_a_time", "vary:", "  tuning: {values: [full], also: {tuning: lora}}")
     with pytest.raises(StudyError, match="names tuning itself") as caught:

@@ -18,6 +18,7 @@ def contradictions(study: Study) -> list[Problem]:
         *_crossings(study),
         *_metric(study),
         *_estimand(study),
+        *_kept_under_stress(study),
         *at_odds_with_task(study),
     ]
 
@@ -73,6 +74,15 @@ def _metric(study: Study) -> list[Problem]:
     known = (*QUANTITIES, *AS_TRAINED) if study.score.heldout.evaluate_in == "as_trained" else QUANTITIES
     valid = [f"{COMPARED}.{group}.{quantity}" for group in groups or ("all",) for quantity in known]
     return [Problem(route, f"unknown metric {compare.metric!r}", nearest(compare.metric, valid))]
+
+
+def _kept_under_stress(study: Study) -> list[Problem]:
+    """Refuse to keep weights that read rescaled inputs: on the plain model they would be another function."""
+    stressed = [study.stress, *(study.vary["stress"].values if "stress" in study.vary else ())]
+    if study.keep == "none" or all(level.kind == "none" for level in stressed):
+        return []
+    message = f"keep: {study.keep} would keep weights of a model whose channels are rescaled by stress"
+    return [Problem(("keep",), message, "set keep: none, or keep weights in a study without stress")]
 
 
 def _estimand(study: Study) -> list[Problem]:
