@@ -46,8 +46,8 @@ sys.meta_path.insert(0, Stop())
 main()
 """
 COMMANDS = [
-    "run", "plan", "status", "table", "report", "verify", "data", "init", "doctor", "techniques", "claims",
-    "notebooks", "import",
+    "run", "plan", "status", "table", "report", "verify", "data", "init", "doctor", "techniques", "formats",
+    "claims", "notebooks", "import",
 ]  # fmt: skip
 
 
@@ -117,6 +117,11 @@ def test_doctor_answers_in_json(folder: Path, snapshot: SnapshotAssertion) -> No
     assert set(levels) == {"fp32", "bf16", "fp16", "fp8"}
 
 
+def test_formats_answer_in_json(folder: Path, snapshot: SnapshotAssertion) -> None:
+    document = json.loads(paribus(folder, "formats", "-0.1", "--json").stdout)
+    assert shape(document) == snapshot
+
+
 def test_plan_lists_every_trial_and_table_those_with_an_outcome(folder: Path) -> None:
     planned = json.loads(paribus(folder, "plan", "study", "--json").stdout)["trials"]
     rows = json.loads(paribus(folder, "table", "study", "--json").stdout)["rows"]
@@ -172,6 +177,7 @@ def test_tables_for_papers(folder: Path) -> None:
         (["run", "study", "--max-workers", "0"], "max-workers"),
         (["init", "--model", "nowhere/at-all-here", "--data", "missing.jsonl"], "nowhere/at-all-here"),
         (["report", "study", "--to", "study/study.yaml/report.html"], "study/study.yaml"),
+        (["formats", "a half"], "'a half' is not a number"),
     ],
 )
 def test_bad_input_exits_2_with_a_message(words: list[str], said: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Commands that are about this installation and take no results: doctor, techniques, embedded."""
+"""Commands that are about this installation and take no results: doctor, techniques, formats, embedded."""
 
 from __future__ import annotations
 
@@ -53,6 +53,25 @@ def techniques(
     else:
         for entry in chosen:
             catalogue_view.show_technique(entry, out)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def formats(
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="VALUE", help="Numbers, as 0.1, -6.5, 1e-8, inf or nan.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what each number format holds: bits, range, steps. With values, what each makes of them."""
+    from paribus import formats_view, number_formats
+
+    document = number_formats.document(values or [])
+    if as_json:
+        print_json(document)
+    elif values:
+        formats_view.show_values(document, out)
+    else:
+        formats_view.show_formats(document, out)
 
 
 @embedded.command("rebuild")
