@@ -12,10 +12,10 @@ from paribus.machine import Machine
 from paribus.techniques import (
     Fp8,
     Full,
+    Int8,
     Live,
     Lora,
     ModelFacts,
-    Mxfp8,
     NoEffect,
     NoStress,
     OutlierChannels,
