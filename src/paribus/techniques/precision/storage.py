@@ -100,7 +100,7 @@ class NoMaster(Technique):
                 updated = parameter != before
                 vanished = updated & (rounded == before)
                 counts.append(torch.stack([c.sum() for c in (updated, vanished, rounded != parameter)]))
-                parameter.copy_(rounded)
+                parameter.copy_(torch.where(vanished, before, rounded))  # which keeps the sign of a zero
                 if self.optimizer_states == "same":
                     for key, moment in _moments(live, parameter).items():
                         moment.copy_(self._rounded(moment, live, name, key))
