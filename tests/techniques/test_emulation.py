@@ -10,7 +10,19 @@ from transformers.pytorch_utils import Conv1D
 
 import tiny
 from paribus.machine import Machine
-from paribus.techniques import Accumulation, Bf16, Fp8, Fp16, Full, Live, Lora, ModelFacts, NoEffect, Setting
+from paribus.techniques import (
+    Accumulation,
+    Bf16,
+    Fp8,
+    Fp16,
+    Full,
+    Live,
+    Lora,
+    ModelFacts,
+    Mxfp8,
+    NoEffect,
+    Setting,
+)
 from paribus.techniques.precision.emulate import emulated
 from paribus.techniques.precision.formats import BF16, E4M3, E5M2, FP16, Format, round_to
 from paribus.techniques.precision.recipes import Cast, everywhere
@@ -194,7 +206,7 @@ def test_native_on_a_cpu_names_the_way_out(technique: Any) -> None:
         (Bf16(), gpu(7, 5), "need compute capability 8.0; a GPU has 7.5"),
         (Fp16(), gpu(7, 5), None),
         (Fp8(), gpu(8, 0), "need compute capability 8.9; a GPU has 8.0"),
-        (Fp8(), gpu(9, 0), "not part of this version"),
+        (Mxfp8(), gpu(10, 0), "not part of this version"),
     ],
 )
 def test_native_needs_a_compute_capability(technique: Any, machine: Machine, reason: str | None) -> None:
@@ -205,7 +217,7 @@ def test_native_needs_a_compute_capability(technique: Any, machine: Machine, rea
 def test_the_proof_of_native_bf16_is_the_dtype_that_came_out() -> None:
     """Autocast runs on a CPU too, so what a GPU would do can be watched there, though slowly."""
     proof = tiny.run(tiny.llama(), Full(), Bf16(), max_steps=3).proofs[1]
-    assert proof == {"compute": "native", "linear_output_dtype": "bfloat16", "forward_passes_seen": 3}
+    assert proof == {"compute": "native", "matrix_products_of_first_step": {"bfloat16": 45}}
 
 
 def test_native_bf16_that_the_trainer_was_not_told_of_is_caught() -> None:
@@ -213,5 +225,5 @@ def test_native_bf16_that_the_trainer_was_not_told_of_is_caught() -> None:
         def trainer_arguments(self) -> dict[str, Any]:
             return {}
 
-    with pytest.raises(NoEffect, match="gave float32 where bfloat16 was asked for"):
+    with pytest.raises(NoEffect, match="0 ran in bfloat16"):
         tiny.run(tiny.llama(), Full(), Forgotten(), max_steps=3)

@@ -216,12 +216,12 @@ def _put_back(changed: list[tuple[Any, Any]]) -> None:
 def _skipped(path: str, module: Any, head: Any, options: Options) -> str | None:
     if module is head:
         return "head"
-    if any(_within(path, pattern) for pattern in options.keep_high):
+    if any(within(path, pattern) for pattern in options.keep_high):
         return "kept high"
     return "shape" if options.hardware_shapes and any(size % 16 for size in module.weight.shape) else None
 
 
-def _within(path: str, pattern: str) -> bool:
+def within(path: str, pattern: str) -> bool:
     """Say whether a glob names a module or one that it is inside of: `layers.0` and `*.mlp` do."""
     return fnmatchcase(f".{short(path)}.", f"*.{pattern}.*")
 
@@ -230,6 +230,6 @@ def _known(name: str, model: torch.nn.Module, patterns: Sequence[str]) -> None:
     """Raise NoEffect for a name that is no module's."""
     paths = [path for path, _ in model.named_modules()]
     for pattern in patterns:
-        if not any(_within(path, pattern) for path in paths):
+        if not any(within(path, pattern) for path in paths):
             example = next((short(path) for path in paths if path.endswith(".0")), "lm_head")
             raise NoEffect(name, f"keep_high: {pattern} is the name of no module", f"write it as {example}")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from paribus.techniques.precision.level import Compute, Low
+from paribus.machine import Machine
+from paribus.techniques.base import Live, Obstacle, Setting
+from paribus.techniques.precision import torchao_fp8
+from paribus.techniques.precision.level import KEY, Compute, Low
 from paribus.techniques.precision.recipes import FP8_FIXED, Recipe, fp8
 
 
@@ -31,6 +36,7 @@ class Fp8(Low):
 
     paper: ClassVar = "Micikevicius et al. 2022, arXiv:2209.05433"
     hardware_shapes: ClassVar = True
+    native_dtype: ClassVar = "float8_e4m3fn"
 
     kind: Literal["fp8"] = "fp8"
     recipe: Literal[
@@ -64,6 +70,30 @@ class Fp8(Low):
             .model_construct(**fields | {"recipe": "standard", "scaling": "tensor"})
             .label.replace("fp8", f"fp8 {self.recipe}", 1)
         )
+
+    def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
+        """Say why the hardware or torchao cannot do this; emulation runs anywhere."""
+        found = super().obstacle(machine, setting)
+        if found is not None or self.compute == "emulated":
+            return found
+        return torchao_fp8.obstacle(self.recipe, self.scaling)
+
+    @contextmanager
+    def natively(self, model: Any, live: Live) -> Iterator[None]:
+        """Convert linear layers by torchao, for the length of training."""
+        from paribus.techniques.precision.emulate import within
+
+        def high(path: str) -> bool:
+            return any(within(path, pattern) for pattern in self.keep_high)
+
+        def scored() -> bool:
+            return live.observed[KEY].scored
+
+        with torchao_fp8.converted(model, self.recipe, high, scored):
+            yield
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        return {"bf16": True} if self.compute == "native" else {}
 
     def base_recipe(self) -> Recipe:
         return fp8(self.recipe, self.scaling)

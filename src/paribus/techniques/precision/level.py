@@ -123,11 +123,21 @@ class Low(Technique):
     def applied(self, model: PreTrainedModel, live: Live) -> Iterator[torch.nn.Module]:
         """Convert the linear layers, or watch what the hardware does."""
         if self.compute == "native":
-            with native.watched(model, live) as changed:
+            with self.natively(model, live), native.watched(model, live) as changed:
                 yield changed
             return
         with self.emulated(model, live) as changed:
             yield changed
+
+    @contextmanager
+    def natively(self, model: Any, live: Live) -> Iterator[None]:
+        """Set up what the hardware needs beside the Trainer's autocast."""
+        yield
+
+    def after_step(self, model: torch.nn.Module, live: Live) -> None:
+        """End the count of native products after the first optimizer step."""
+        if self.compute == "native":
+            native.after_step(live)
 
     @contextmanager
     def emulated(
@@ -152,7 +162,7 @@ class Low(Technique):
     def as_trained(self, model: torch.nn.Module, live: Live) -> Iterator[None]:
         """Round the forward products in evaluation too, or compute them as autocast does."""
         if self.compute == "native":
-            with native.as_trained(self.word):
+            with native.as_trained(self.word, live):
                 yield
             return
         from paribus.techniques.precision.tally import scoring

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from paribus.techniques.base import Live, Technique
+from paribus.techniques.precision import native
 from paribus.techniques.precision.level import Low
 from paribus.techniques.precision.recipes import Cast, Recipe, everywhere
 
@@ -36,6 +39,12 @@ class Tf32(Low):
     output_format: ClassVar = "tf32"
 
     kind: Literal["tf32"] = "tf32"
+
+    @contextmanager
+    def natively(self, model: Any, live: Live) -> Iterator[None]:
+        """Switch on what torch leaves off, for the length of training."""
+        with native.tf32():
+            yield
 
     def base_recipe(self) -> Recipe:
         return everywhere(Cast("tf32"))
