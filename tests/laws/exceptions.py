@@ -58,11 +58,19 @@ SHARED = (
     "product rounds them, and a rounded sum is not the sum of rounded parts. Prompt and prefix keep the law."
 )
 
+STORED = (
+    "Frozen weights are stored in the low format too, and scored so: a model without master weights has no "
+    "others. With the tuning alone they are what was loaded."
+)
+
 EXCEPTIONS: tuple[Named, ...] = (
     Named("fp8 emulated", "split", 1e-5, 0.5, SCALE),
     Named("fp8 emulated", "gradient", 1e-3, 1.0, SCALE),
     Named("fp8 emulated", "padding", 1e-7, 0.05, SCALE),
     Named("fp16 emulated", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    Named("fp16 emulated * scale", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    Named("fp16 emulated unscaled", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    Named("* + master_weights none*", "evaluation", 1e-6, 0.05, STORED),
     Named("*bf16 emulated + *", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
     Named("p_tuning + bf16 emulated*", "split", 1e-6, 1e-3, SHARED),
     Named("p_tuning + fp16 emulated*", "split", 1e-6, 1e-3, SHARED),

@@ -242,7 +242,7 @@ def frozen(case: Case, make: Maker, thorough: bool) -> float:
     (before, trains), (after, _) = seen
     moved = {name for name in after if not torch.equal(before[name], after[name])}
     allowed = {name for name, flag in trains.items() if flag}
-    proof = trained.proofs[0]
+    proof = dict(zip(case.cells, trained.proofs, strict=True))["tuning"]
     observed = trained.live.observed
     first, last = observed["initial_weights"], observed["final_weights"]
     faults = [

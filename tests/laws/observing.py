@@ -144,7 +144,8 @@ class _Keep(TrainerCallback):
 
     def on_pre_optimizer_step(self, *_: Any, model: torch.nn.Module, **__: Any) -> None:
         parts = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        self.kept.append(torch.cat(parts).clone())
+        if parts:  # a step that is left out has no gradients
+            self.kept.append(torch.cat(parts).clone())
 
 
 class Drawing(Live):
