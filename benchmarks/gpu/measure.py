@@ -1,0 +1,247 @@
+"""Step time and memory of ways to train on one GPU, part by part, in under eight minutes.
+
+    python benchmarks/gpu/measure.py                    # Llama-2-7B's shapes, random weights, into results.jsonl
+    python benchmarks/gpu/measure.py --tiny --to x.jsonl  # a few thousand weights, on a CPU too
+
+Needs torch, transformers and peft, and no network. What else a part needs and does not find (bitsandbytes,
+torchao, paribus, a device) makes it "not run", with the reason. Each part is written as it ends, as one line
+of JSON; a part that stands in the file is not measured again, and none is begun once the budget is spent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from parts import NotRun, Part, lora, natively_against_emulated, out_of_memory, parts, qlora, torchao_layers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+LLAMA_2_7B = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+}
+TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+VOCABULARY = {"vocab_size": 32000, "max_position_embeddings": 4096}
+REPEATS = 3
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Rig:
+    """The device, the shapes and how much of a batch is trained on."""
+
+    device: str
+    shapes: dict[str, int]
+    batch: int
+    length: int
+
+    @property
+    def cuda(self) -> bool:
+        return self.device == "cuda"
+
+    def synchronise(self) -> float:
+        """Wait for the device and return the time in seconds."""
+        if self.cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+def main() -> int:
+    """Measure every part that is not in the file yet; 1 where one crashed."""
+    given = _arguments()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu" and not given.tiny:
+        print(
+            "no CUDA device: nothing was measured (--tiny runs every part small, on a CPU)", file=sys.stderr
+        )
+        return 2
+    rig = Rig(device, *((TINY | {"vocab_size": 128}, 8, 32) if given.tiny else (LLAMA_2_7B, 8, 1024)))
+    done = {json.loads(line)["part"] for line in _lines(given.to)}
+    started, crashed = time.monotonic(), 0
+    for part in parts(rig.batch):
+        if part.name in done:
+            continue
+        if time.monotonic() - started > given.budget_seconds:
+            print(f"the budget of {given.budget_seconds:g} s is spent; run again from {part.name} on")
+            break
+        found = _measured(part, rig)
+        crashed += found["outcome"] == "crashed"
+        with given.to.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(found) + "\n")
+        print(f"{time.monotonic() - started:5.0f} s  {part.name}: {_words(found)}", flush=True)
+    return int(crashed > 0)
+
+
+def _measured(part: Part, rig: Rig) -> dict[str, Any]:
+    """Return one part's line; exhausted memory and what is missing are outcomes."""
+    line: dict[str, Any] = {"part": part.name, "settings": asdict(part), **_made_on(rig)}
+    if rig.cuda:
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        line |= {"outcome": "finished", **_special(part, rig)}
+    except NotRun as reason:
+        line |= {"outcome": "not run", "reason": str(reason)}
+    except torch.cuda.OutOfMemoryError as error:
+        line |= {"outcome": "out_of_memory", "reason": str(error).splitlines()[0][:200]}
+    except Exception as error:
+        line |= {"outcome": "crashed", "reason": f"{type(error).__name__}: {error}"[:300]}
+    if rig.cuda and line["outcome"] in ("finished", "out_of_memory"):
+        line["bytes_allocated"] = torch.cuda.max_memory_allocated()
+        line["bytes_reserved"] = torch.cuda.max_memory_reserved()
+    gc.collect()
+    if rig.cuda:
+        torch.cuda.empty_cache()
+    return line
+
+
+def _special(part: Part, rig: Rig) -> dict[str, Any]:
+    if part.what == "native against emulated":
+        return natively_against_emulated(part.precision, rig.device)
+    if part.what == "out of memory":
+        return out_of_memory(rig.device)
+    return _steps(part, rig)
+
+
+def _steps(part: Part, rig: Rig) -> dict[str, Any]:
+    """Train a few optimizer steps and return the median times of each phase, in seconds."""
+    model = _model(part, rig)
+    training = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(training, lr=1e-5, fused=rig.cuda)
+    scaler = torch.amp.GradScaler(rig.device, enabled=part.precision == "fp16")
+    ids = torch.randint(3, model.config.vocab_size, (part.rows, rig.length), device=rig.device)
+    times: dict[str, list[float]] = {"forward": [], "backward": [], "optimizer": []}
+    with _precision(part, model, rig), _noise(part, model):
+        for _ in range(1 + REPEATS):
+            one = _optimizer_step(part, rig, model, optimizer, scaler, ids)
+            for phase, seconds in one.items():
+                times[phase].append(seconds)
+    return {
+        **{f"seconds_{phase}": sorted(found[1:])[REPEATS // 2] for phase, found in times.items()},
+        "tokens": part.rows * rig.length,
+        "trained_parameters": sum(parameter.numel() for parameter in training),
+    }
+
+
+def _optimizer_step(
+    part: Part, rig: Rig, model: Any, optimizer: Any, scaler: Any, ids: torch.Tensor
+) -> dict[str, float]:
+    """Accumulate the micro-batches of one step; the phases' times are summed over them."""
+    spent = {"forward": 0.0, "backward": 0.0}
+    dtype = DTYPES.get(part.precision)
+    for rows in ids.chunk(part.accumulation):
+        before = rig.synchronise()
+        with torch.autocast(rig.device, dtype or torch.bfloat16, enabled=dtype is not None):
+            loss = model(input_ids=rows, labels=rows, use_cache=False).loss / part.accumulation
+        between = rig.synchronise()
+        scaler.scale(loss).backward()
+        after = rig.synchronise()
+        spent["forward"] += between - before
+        spent["backward"] += after - between
+    before = rig.synchronise()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return spent | {"optimizer": rig.synchronise() - before}
+
+
+def _model(part: Part, rig: Rig) -> Any:
+    """Build the model with random weights on the device and put the way of tuning on it."""
+    config = LlamaConfig(**VOCABULARY | rig.shapes)
+    config._attn_implementation = "sdpa"
+    stored = torch.bfloat16 if part.tuning != "full" or part.precision == "bf16 stored" else torch.float32
+    with torch.device(rig.device):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(stored)
+        try:
+            model: Any = LlamaForCausalLM(config)
+        finally:
+            torch.set_default_dtype(before)
+    if part.tuning == "qlora":
+        model = qlora(model, rig.device)
+    if part.tuning in ("lora", "qlora"):
+        model = lora(model)
+    if part.checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return model.train()
+
+
+@contextmanager
+def _precision(part: Part, model: Any, rig: Rig) -> Iterator[None]:
+    """Switch on tf32 or put torchao's layers in, and take both back."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if part.precision == "tf32" else "highest")
+    layers: AbstractContextManager[Any] = nullcontext()
+    if part.precision == "fp8":
+        layers = torchao_layers(model, emulate=not rig.cuda)
+    try:
+        with layers:
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
+def _noise(part: Part, model: Any) -> Iterator[None]:
+    """Add NEFTune's noise to the embeddings: uniform, alpha / sqrt(length x width) (arXiv:2310.05914)."""
+
+    def add(module: Any, _: Any, output: torch.Tensor) -> torch.Tensor:
+        size = part.neftune_noise_alpha / (output.shape[1] * output.shape[2]) ** 0.5
+        return output + torch.empty_like(output).uniform_(-size, size)
+
+    if not part.neftune_noise_alpha:
+        yield
+        return
+    handle = model.get_input_embeddings().register_forward_hook(add)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _made_on(rig: Rig) -> dict[str, Any]:
+    import peft
+    import transformers
+
+    name = torch.cuda.get_device_name() if rig.cuda else "cpu"
+    versions = {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "peft": peft.__version__,
+    }
+    return {"device": name, "shapes": rig.shapes, "length": rig.length, "versions": versions}
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def _words(line: dict[str, Any]) -> str:
+    if line["outcome"] != "finished":
+        return f"{line['outcome']}: {line['reason']}"
+    shown = {k: v for k, v in line.items() if k.startswith(("seconds_", "bytes_", "loss"))}
+    return ", ".join(f"{k} {v:.4g}" for k, v in shown.items() if isinstance(v, int | float))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--to", type=Path, default=Path(__file__).parent / "results.jsonl")
+    parser.add_argument("--tiny", action="store_true", help="a model of a few thousand weights, on a CPU too")
+    parser.add_argument("--budget-seconds", type=float, default=470)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
