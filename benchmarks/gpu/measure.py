@@ -1,6 +1,6 @@
 """Step time and memory of ways to train on one GPU, part by part, in under eight minutes.
 
-    python benchmarks/gpu/measure.py                    # Llama-2-7B's shapes, random weights, into results.jsonl
+    python benchmarks/gpu/measure.py                      # Llama-2-7B's shapes, into results.jsonl
     python benchmarks/gpu/measure.py --tiny --to x.jsonl  # a few thousand weights, on a CPU too
 
 Needs torch, transformers and peft, and no network. What else a part needs and does not find (bitsandbytes,

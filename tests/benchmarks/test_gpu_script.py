@@ -50,7 +50,7 @@ def test_a_step_has_its_phases_and_its_tokens(measured: Path) -> None:
     assert line["tokens"] == 32 and line["device"] == "cpu"
     split = [found[f"8 rows in {steps} micro-batches"] for steps in (1, 4, 8)]
     assert [one["tokens"] for one in split] == [8 * 32] * 3  # the same batch, however it is split
-    assert found["bf16 full"]["trained_parameters"] > 5 * line["trained_parameters"]
+    assert found["bf16 full"]["trained_parameters"] > line["trained_parameters"]
 
 
 def test_native_and_emulated_bf16_end_at_nearly_the_same_loss(measured: Path) -> None:
