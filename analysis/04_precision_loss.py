@@ -33,6 +33,18 @@ board.table("precision")
 board.forest()
 
 # %% [markdown]
+# ## Where it depends on how one tunes, and on channels that stand out
+
+# %%
+board.table("conditions")
+
+# %% [markdown]
+# ## Every cell, pure BF16 and the controls among them
+
+# %%
+board.table("comparison")
+
+# %% [markdown]
 # ## The formats of the quickstart
 # A first look with few seeds:
 

@@ -132,12 +132,13 @@ class Findings:
     def contrasts(self, at: At | None = None, metric: Metric | None = None) -> list[Contrast]:
         """Contrast every level with the baseline's at a reading (the study's primary one unless named)."""
         at, metric = at or self.primary, metric or self.metric
-        return [self.guard.checked(contrast) for contrast in self._contrasts(self._read(at, metric))]
+        return [self.guard.checked(contrast) for contrast in self._contrasts(self.read(at, metric))]
 
     def _contrasts(self, read: Read) -> list[Contrast]:
         return adaptive.contrasts(read, self.replay) if self.replay else level_contrasts(read)
 
-    def _read(self, at: At, metric: Metric) -> Read:
+    def read(self, at: At, metric: Metric) -> Read:
+        """Read a metric at a reading of every finished trial."""
         found = self.values(at, metric)
         items = self._read_items(at, metric)
         return Read(self.plan.cells, found, self.finished, metric, at, self.rules, items)
@@ -155,7 +156,7 @@ class Findings:
     @cached_property
     def ties(self) -> statistics.Ties[Place]:
         """Group the cells that are not told apart at the primary reading, in place of ranks."""
-        return cell_ties(self.cells, self._read(self.primary, self.metric))
+        return cell_ties(self.cells, self.read(self.primary, self.metric))
 
     @cached_property
     def guard(self) -> Guard:
@@ -223,7 +224,7 @@ class Findings:
     def cells(self) -> list[CellFindings]:
         """Summarise every cell, the baseline first, then in the order of the plan."""
         found: dict[At, dict[str, float]] = {at: self.values(at) for at in READINGS}
-        beside = cell_contrasts(self._read(self.primary, self.metric))
+        beside = cell_contrasts(self.read(self.primary, self.metric))
         ordered = sorted(self.plan.cells, key=lambda cell: not cell.is_baseline)
         return [self._summary(c, found, beside.get(tuple(c.coordinates.values()))) for c in ordered]
 

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from paribus.compare import beside, document, factorial, fairness, rates, seeing, sheets, wording
+from paribus.compare import beside, conditions, document, factorial, fairness, rates, seeing, sheets, wording
 from paribus.compare.claim import Claims, read_claims
 from paribus.compare.findings import CellFindings, Findings, reason
 from paribus.compare.memorisation import memorisation
@@ -49,6 +49,7 @@ def all_sheets(findings: Findings, claims: Claims) -> list[Sheet]:
         sheets.losses(findings, claims),
         beside.precision(findings, claims),
         beside.noise(findings, claims),
+        conditions.sheet(findings),
         factorial.sheet(findings),
         sheets.failures(findings),
         rates.sheet(findings),

@@ -6,45 +6,41 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from paribus.compare.recompute import Computed, Statement, computed
+from paribus.techniques.precision import bits
+from paribus.techniques.precision.formats import E4M3, E5M2, FORMATS, FP16, Format, round_to
+from paribus.techniques.precision.scaling import LOSS_SCALE, scaled_round
 
 if TYPE_CHECKING:
     import torch
 
-    from paribus.techniques.precision.formats import Format
-
-DTYPES: Final = {
-    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
-}  # fmt: skip
+NAMES: Final = ("fp32", "fp16", "bf16", "e4m3", "e5m2")
 TINY_GRADIENT: Final = 1e-8
 
 
 def _bits(name: str) -> dict[str, float]:
-    """Read a format's bits and reach from torch: a sign, `-log2(eps)` of mantissa, the rest exponent."""
-    import torch
-
-    facts = torch.finfo(getattr(torch, DTYPES[name]))
-    mantissa = -math.log2(facts.eps)
+    """Return a format's bits and reach: a sign, the exponent, and the mantissa that is stored."""
+    form = FORMATS[name]
     return {
         "sign": 1,
-        "exponent": facts.bits - 1 - mantissa,
-        "mantissa": mantissa,
-        "largest": facts.max,
-        "smallest_normal": facts.smallest_normal,
-        "eps": facts.eps,
+        "exponent": form.exponent_bits,
+        "mantissa": bits.fraction_bits(form),
+        "largest": form.largest,
+        "smallest_normal": form.smallest_normal,
+        "eps": form.relative_step or 0.0,
     }
 
 
 def b03() -> Computed:
     """Read the table of formats: bits, reach and order of precision."""
-    found = {name: _bits(name) for name in DTYPES}
+    found = {name: _bits(name) for name in NAMES}
     numbers: dict[str, tuple[float, str] | float] = {
         f"{name}.{part}": (found[name][part], "bits")
-        for name in DTYPES
+        for name in NAMES
         for part in ("sign", "exponent", "mantissa")
     }
     wide = ("fp32", "fp16", "bf16")
     numbers |= {f"{name}.range": (math.log10(found[name]["largest"]), "decades") for name in wide}
-    eps, reach = ({name: found[name][key] for name in DTYPES} for key in ("eps", "largest"))
+    eps, reach = ({name: found[name][key] for name in NAMES} for key in ("eps", "largest"))
     return computed(
         numbers,
         Statement(
@@ -62,13 +58,10 @@ def b03() -> Computed:
 
 def b04() -> Computed:
     """Find what becomes of small and large numbers in FP16."""
-    import torch
-
-    smallest = torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps
-    lost = smallest / 2  # half of the least number, a tie, still rounds to zero
-    low, large = (torch.tensor(value).to(torch.float16).item() for value in (lost, 65520.0))
+    lost = FP16.smallest_subnormal / 2  # half of the least number, a tie, still rounds to zero
+    low, large = (_in("float16", value) for value in (lost, 65520.0))
     return computed(
-        {"largest": torch.finfo(torch.float16).max, "zero_up_to": lost},
+        {"largest": FP16.largest, "zero_up_to": lost},
         Statement(says="a gradient of 1e-8 becomes 0", holds=low == 0 and _in("float16", TINY_GRADIENT) == 0),
         Statement(
             says="a larger activation becomes infinite", holds=math.isinf(large), found="from 65520 on"
@@ -106,8 +99,6 @@ def b05() -> Computed:
 def b07() -> Computed:
     """Take one step of mixed precision and see which role has which format, and why."""
     import torch
-
-    from paribus.techniques.precision.scaling import LOSS_SCALE
 
     roles = _roles()
     small = {
@@ -181,9 +172,6 @@ _MOMENTS: Final = (("first_moment", ""), ("second_moment", "_sq"))
 def b11() -> Computed:
     """Round operands of a product to each FP8 format: which suits which role, and what scaling does."""
     import torch
-
-    from paribus.techniques.precision.formats import E4M3, E5M2, round_to
-    from paribus.techniques.precision.scaling import scaled_round
 
     generator = torch.Generator().manual_seed(0)
     x, w = (torch.randn(256, 256, generator=generator) for _ in range(2))

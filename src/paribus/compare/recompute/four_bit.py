@@ -8,6 +8,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Literal
 
 from paribus.compare.recompute import Computed, Statement, computed
+from paribus.techniques.precision.formats import NF4_CODES
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +49,9 @@ def b33() -> Computed:
     above = [quantile(0.5 + (offset - 0.5) * step / 8) for step in range(9)]
     below = [-quantile(0.5 + (offset - 0.5) * step / 7) for step in range(1, 8)]
     wanted = sorted(value / above[-1] for value in (*above, *below))
-    far = max(abs(one - other) for one, other in zip(found, wanted, strict=True))
+    far = max(
+        abs(one - other) for codes in (found, NF4_CODES) for one, other in zip(codes, wanted, strict=True)
+    )
     errors = _errors("gaussian")
     return computed(
         {"bits": math.log2(len(found))},

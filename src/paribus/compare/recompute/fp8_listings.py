@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paribus.compare.recompute import Computed, Statement, computed
-from paribus.compare.recompute.number_formats import FP8_E4M3, FP8_E5M2, bell, rounding_error
+from paribus.compare.recompute.number_formats import bell, rounding_error
+from paribus.techniques.precision import bits
 from paribus.techniques.precision.formats import E4M3, E5M2, Format, round_to
 from paribus.techniques.precision.scaling import scaled_round
 
@@ -47,8 +48,8 @@ def layer(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             if not self.training:
                 return linear(x, self.weight, self.bias)
-            self.input_scale = FP8_E4M3.largest / x.abs().max()
-            scale = FP8_E5M2.largest / self.weight.abs().max()
+            self.input_scale = E4M3.largest / x.abs().max()
+            scale = E5M2.largest / self.weight.abs().max()
             inputs, weights = x * self.input_scale, self.weight * scale
             product = linear(inputs.to(torch.float8_e4m3fn), weights.to(torch.float8_e5m2))
             return product.float() / (self.input_scale * scale) + self.bias
@@ -101,7 +102,7 @@ def a62() -> Computed:
     ones = torch.ones(2, 2)
     found = failure(lambda: torch.matmul(ones.to(torch.float8_e4m3fn), ones.to(torch.float8_e5m2)))
     return computed(
-        {"maximum of E5M2": FP8_E5M2.largest, "maximum of E4M3": FP8_E4M3.largest},
+        {"maximum of E5M2": E5M2.largest, "maximum of E4M3": E4M3.largest},
         Statement(says="the listing runs", holds=not found, found=found),
     )
 
@@ -111,10 +112,10 @@ def a63() -> Computed:
     import torch
 
     weights = torch.tensor([-2.5, 0.3, 1.8, -0.9])
-    scale = FP8_E4M3.largest / weights.abs().max()
+    scale = E4M3.largest / weights.abs().max()
     rounded = {form.name: round_to(weights * scale, form).tolist() for form in (E5M2, E4M3)}
     printed = (-448.0, 54.0, 322.0, -161.0)
-    held = {form.value(code) for form in (FP8_E4M3, FP8_E5M2) for code in range(256)}
+    held = {value for form in (E4M3, E5M2) for value in bits.values(form)}
     foreign = [f"{value:g}" for value in printed if value not in held]
     return computed(
         {"scale": scale.item()} | {f"quantised[{i}]": value for i, value in enumerate(rounded["e5m2"])}
@@ -137,7 +138,7 @@ def a64() -> Computed:
     missing = failure(lambda: eval("F.linear(x, w)", listed))
     still = failure(lambda: layer(weight)(x))
     return computed(
-        {"maximum of E4M3": FP8_E4M3.largest, "maximum of E5M2": FP8_E5M2.largest},
+        {"maximum of E4M3": E4M3.largest, "maximum of E5M2": E5M2.largest},
         Statement(
             says="the layer runs in training",
             holds=not (missing or still),

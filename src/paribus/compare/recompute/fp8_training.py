@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from paribus.compare.recompute import Computed, Statement, computed
 from paribus.compare.recompute.fp8_listings import failure, gaussian, layer
-from paribus.compare.recompute.number_formats import FP8_E4M3, bell
+from paribus.compare.recompute.number_formats import bell
+from paribus.techniques.precision.formats import E4M3
 
 if TYPE_CHECKING:
     import torch
@@ -133,9 +134,9 @@ def a73() -> Computed:
 
     batches = [gaussian(4, 16, seed) for seed in range(120)]
     collected = calibrated(layer(gaussian(16, 16, 0)), batches, 100)
-    right = torch.tensor([FP8_E4M3.largest / batch.abs().max().item() for batch in batches[:100]])
+    right = torch.tensor([E4M3.largest / batch.abs().max().item() for batch in batches[:100]])
     chosen = right.quantile(0.99).item()
-    overflow = sum(batch.abs().max().item() * chosen > FP8_E4M3.largest for batch in batches[:100])
+    overflow = sum(batch.abs().max().item() * chosen > E4M3.largest for batch in batches[:100])
     return computed(
         {"calibration_steps": len(collected), "quantile": (right <= chosen).double().mean().item(),
          "batches that overflow": overflow},

@@ -3,93 +3,33 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from paribus.compare.claim import band
 from paribus.compare.recompute import Computed, Statement, computed
-from paribus.techniques.precision.formats import E4M3, E5M2
-from paribus.techniques.precision.formats import Format as Rounded
+from paribus.techniques.precision import bits
+from paribus.techniques.precision.formats import BF16, E4M3, E5M2, FP16, FP32, Format
 from paribus.techniques.precision.scaling import scaled_round
 
 if TYPE_CHECKING:
     import torch
 
 
-@dataclass(frozen=True)
-class Bits:
-    """A format by its bits: one sign, then exponent and fraction; `finite` has no infinities.
-
-    A finite format, as E4M3 (Micikevicius et al. 2022, arXiv:2209.05433), gives its largest exponent to
-    numbers too, and only the code of ones to NaN. The others are as in IEEE 754.
-    """
-
-    name: str
-    exponent: int
-    fraction: int
-    finite: bool = False
-
-    @property
-    def total(self) -> int:
-        """Return the number of bits."""
-        return 1 + self.exponent + self.fraction
-
-    @property
-    def bias(self) -> int:
-        """Return what is taken from the stored exponent."""
-        return 2 ** (self.exponent - 1) - 1
-
-    @property
-    def digits(self) -> float:
-        """Return the decimal digits that the significand, with its hidden bit, is worth."""
-        return (self.fraction + 1) * math.log10(2)
-
-    @property
-    def largest(self) -> float:
-        """Return the largest finite value."""
-        ones = (1 << (self.exponent + self.fraction)) - 1
-        return self.value(ones - 1 if self.finite else ones - (1 << self.fraction))
-
-    @property
-    def least(self) -> float:
-        """Return the least positive value."""
-        return self.value(1)
-
-    def value(self, code: int) -> float:
-        """Read a code of bits as a number."""
-        fraction = code & ((1 << self.fraction) - 1)
-        exponent = (code >> self.fraction) & ((1 << self.exponent) - 1)
-        sign = -1.0 if code >> (self.total - 1) else 1.0
-        top, full = exponent == (1 << self.exponent) - 1, fraction == (1 << self.fraction) - 1
-        if top and (full if self.finite else True):
-            return math.nan if self.finite or fraction else sign * math.inf
-        hidden = 1 if exponent else 0
-        significand = hidden + fraction / (1 << self.fraction)
-        return sign * significand * 2.0 ** (max(exponent, 1) - self.bias)
-
-    def code(self, number: float) -> int:
-        """Write a number that the format holds as a normal one."""
-        mantissa, power = math.frexp(abs(number))  # in [0.5, 1)
-        exponent = power - 1 + self.bias
-        fraction = round((2 * mantissa - 1) * (1 << self.fraction))
-        return (int(number < 0) << (self.total - 1)) | (exponent << self.fraction) | fraction
-
-
-FP32, FP16, BF16 = Bits("FP32", 8, 23), Bits("FP16", 5, 10), Bits("BF16", 8, 7)
-FP8_E4M3, FP8_E5M2 = Bits("FP8-E4M3", 4, 3, finite=True), Bits("FP8-E5M2", 5, 2)
+FORMS: Final = {"FP32": FP32, "FP16": FP16, "BF16": BF16, "FP8-E4M3": E4M3, "FP8-E5M2": E5M2}
+"""The formats of the article's table under its own names."""
 
 
 def a56() -> Computed:
     """Write 6.5 in the bits of FP32."""
-    code = FP32.code(6.5)
-    sign, exponent, fraction = code >> 31, (code >> 23) & 0xFF, code & 0x7FFFFF
+    code = bits.code_of(FP32, 6.5) or 0
+    sign, exponent = code >> 31, (code >> 23) & 0xFF
     whole, half = divmod(6.5, 1)
-    written = f"{sign} {exponent:08b} {fraction:023b}"
+    written = bits.written(FP32, code)
     return computed(
         {
-            "bits.sign": 1, "bits.exponent": FP32.exponent, "bits.fraction": FP32.fraction,
-            "sign": sign, "power": exponent - FP32.bias, "bias": FP32.bias, "exponent": exponent,
+            "bits.sign": 1, "bits.exponent": FP32.exponent_bits, "bits.fraction": bits.fraction_bits(FP32),
+            "sign": sign, "power": exponent - bits.bias(FP32), "bias": bits.bias(FP32), "exponent": exponent,
         },
         Statement(says="6.5 is 110.1 in binary", holds=f"{int(whole):b}.{int(2 * half):b}" == "110.1"),
         Statement(
@@ -103,13 +43,13 @@ def a56() -> Computed:
 def a57() -> Computed:
     """Count bits, range and digits of five formats."""
     numbers: dict[str, float] = {}
-    for form in (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2):
+    for title, form in FORMS.items():
         found = {
-            "sign": 1, "exponent": form.exponent, "fraction": form.fraction, "bits": form.total,
-            "largest": form.largest, "digits": form.digits,
+            "sign": 1, "exponent": form.exponent_bits, "fraction": bits.fraction_bits(form),
+            "bits": form.bits, "largest": form.largest, "digits": bits.digits(form),
         }  # fmt: skip
-        numbers |= {f"{form.name}.{name}": value for name, value in found.items()}
-    ranges = {form.name: form.largest for form in (FP32, FP16, BF16)}
+        numbers |= {f"{title}.{name}": value for name, value in found.items()}
+    ranges = {title: FORMS[title].largest for title in ("FP32", "FP16", "BF16")}
     printed = {"FP32": 3.4e38, "FP16": 6.5e4, "BF16": 3.4e38}
     cut = [name for name, value in ranges.items() if f"{value:.1e}" != f"{printed[name]:.1e}"]
     return computed(
@@ -122,9 +62,9 @@ def a57() -> Computed:
     )
 
 
-def _eight_bits(form: Bits, listed: tuple[float, ...]) -> Computed:
+def _eight_bits(form: Format, listed: tuple[float, ...]) -> Computed:
     """Enumerate the 256 codes of a format; `listed` are the article's examples, those below 1 rounded."""
-    finite = [value for code in range(256) if math.isfinite(value := form.value(code))]
+    finite = [value for value in bits.values(form) if math.isfinite(value)]
     lost = [
         printed
         for printed in listed
@@ -132,9 +72,9 @@ def _eight_bits(form: Bits, listed: tuple[float, ...]) -> Computed:
     ]
     return computed(
         {
-            "bits.sign": 1, "bits.exponent": form.exponent, "bits.fraction": form.fraction,
+            "bits.sign": 1, "bits.exponent": form.exponent_bits, "bits.fraction": bits.fraction_bits(form),
             "largest": max(finite), "least": min(value for value in finite if value > 0),
-            "least.rounded": min(value for value in finite if value > 0), "digits": form.digits,
+            "least.rounded": min(value for value in finite if value > 0), "digits": bits.digits(form),
         },
         Statement(
             says="the values it lists are in the format",
@@ -146,12 +86,12 @@ def _eight_bits(form: Bits, listed: tuple[float, ...]) -> Computed:
 
 def a58() -> Computed:
     """Enumerate E4M3."""
-    return _eight_bits(FP8_E4M3, (0, 0.002, 0.004, 1.0, 1.5, 2.0, 448))
+    return _eight_bits(E4M3, (0, 0.002, 0.004, 1.0, 1.5, 2.0, 448))
 
 
 def a60() -> Computed:
     """Enumerate E5M2."""
-    return _eight_bits(FP8_E5M2, (0, 0.000015, 1.0, 2.0, 4.0, 8.0, 57344))
+    return _eight_bits(E5M2, (0, 0.000015, 1.0, 2.0, 4.0, 8.0, 57344))
 
 
 def bell(count: int) -> torch.Tensor:
@@ -162,7 +102,7 @@ def bell(count: int) -> torch.Tensor:
     return torch.tensor([quantile((index + 0.5) / count) for index in range(count)], dtype=torch.float32)
 
 
-def rounding_error(values: torch.Tensor, form: Rounded) -> float:
+def rounding_error(values: torch.Tensor, form: Format) -> float:
     """Return the norm of what rounding changes over that of the tensor, scaled by its largest value."""
     lost = scaled_round(values, form, "tensor").restored().double() - values.double()
     return (lost.norm() / values.double().norm()).item()
