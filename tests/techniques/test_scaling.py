@@ -227,6 +227,8 @@ def test_scales_rounded_up_to_powers_of_two_never_saturate() -> None:
         assert bool((ratio >= 1).all()) and bool((ratio < 2).all())
         mantissa, _ = torch.frexp(torch.as_tensor(power.scale))
         assert bool((mantissa == 0.5).all())
+    whole_power = scaled_round(torch.tensor([[448.0 / 4]]), E4M3, "tensor", power_of_two=True)
+    assert whole_power.scale == 1 / 4
 
 
 def test_a_number_as_scaling_is_a_factor() -> None:

@@ -32,6 +32,8 @@ class Column:
     spanner: str = ""
 
 
+MOST_LETTERS: Final = 12
+"""Letters that a cell may have where tie groups are shown."""
 LOUDNESS: Final = Column("ratio", "Noise ratio", "number")
 """What stands beside alpha in every table: a number of alpha says little without width and length."""
 LOUDNESS_NOTE: Final = (
@@ -63,7 +65,7 @@ def comparison(findings: Findings) -> Sheet:
         *_level_columns(findings, rows),
         Column("seeds", "Finished"),
         Column("mean", "Mean", "estimate"),
-        Column("ties", "Ties"),
+        *([Column("ties", "Ties")] if _lettered(findings) else []),
         Column("difference", "Difference", "difference", "From the baseline"),
         Column("holm_p", "p (Holm)", "p", "From the baseline"),
         Column("verdict", "Verdict", "verdict", "From the baseline"),
@@ -102,11 +104,18 @@ def seen_note(findings: Findings, columns: Iterable[Column]) -> str:
     return seeing.note(findings.rules, any(title.startswith("Seeds\u00a0for") for title in titles))
 
 
+def _lettered(findings: Findings) -> bool:
+    """Say whether the groups of ties are few enough to read."""
+    return max((len(letters) for letters in findings.ties.letters.values()), default=0) <= MOST_LETTERS
+
+
 def _ties_note(findings: Findings) -> str:
     """Say what sharing a letter means, and over how many pairs."""
     count = len(findings.ties.holm_p)
     if not count:
         return ""
+    if not _lettered(findings):
+        return f" The {count} pairs of cells tie in too many groups for letters; --json has them."
     return (
         f" Ties: cells that share a letter are not told apart when all {count} pairs of cells are tested "
         "(Holm); a is the group of the best. A cell with failures joins none."

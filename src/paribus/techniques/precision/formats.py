@@ -142,14 +142,10 @@ def stochastic_round(values: torch.Tensor, form: Format, draws: torch.Tensor) ->
     wide = values.to(_wide(values))
     if form.saturates:
         wide = wide.clamp(-form.largest, form.largest)
-    steps = wide
-    if form.exponent_bits:
-        step = _power_below(wide, form) * 2.0 ** (1 - form.significand_bits)
-        steps = wide / step
+    step = _power_below(wide, form) * 2.0 ** (1 - form.significand_bits) if form.exponent_bits else 1.0
+    steps = wide / step
     low = steps.floor()
-    rounded = low + (draws.to(wide.dtype) < steps - low)
-    if form.exponent_bits:
-        rounded = rounded * step
+    rounded = (low + (draws.to(wide.dtype) < steps - low)) * step
     if not form.saturates:
         rounded = _with_infinities(rounded, wide, form)
     return rounded.to(values.dtype)

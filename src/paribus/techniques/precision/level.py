@@ -85,9 +85,13 @@ class Low(Technique):
 
     @property
     def label(self) -> str:
-        """Name this level in a table; roles are written as `weights:e5m2/row`."""
-        plain = super().label if self.roles == Roles() else _without_roles(self).label
-        return plain if self.roles == Roles() else f"{plain} {self.roles}"
+        """Name this level in a table: `with outputs and residual`, roles as `weights:e5m2/row`."""
+        chosen = self._beside(True)
+        if self.roles == Roles() and not chosen:
+            return super().label
+        plain = self.model_copy(update={"roles": Roles(), **dict.fromkeys(chosen, False)}).label
+        words = [f"with {' and '.join(chosen)}"] if chosen else []
+        return " ".join([plain, *words, *([str(self.roles)] if self.roles != Roles() else [])])
 
     def base_recipe(self) -> Recipe:
         """Return the casts of the three products, before `roles` changes any."""
@@ -204,7 +208,3 @@ def _one(values: Sequence[Scaling]) -> Scaling | str:
     """Return the one value of a list, or its values in words."""
     unequal = list(dict.fromkeys(values))
     return unequal[0] if len(unequal) == 1 else ", ".join(map(str, unequal))
-
-
-def _without_roles(level: Low) -> Low:
-    return level.model_copy(update={"roles": Roles()})

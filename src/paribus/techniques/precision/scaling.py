@@ -55,7 +55,7 @@ class Rounded(NamedTuple):
 
     def t(self) -> Rounded:
         """Return the transposed matrix."""
-        scale = self.scale if self.scale is None or isinstance(self.scale, float) else self.scale.t()
+        scale = self.scale if self.scale is None or isinstance(self.scale, float | int) else self.scale.t()
         return Rounded(self.values.t(), scale, self.outside)
 
 
