@@ -46,6 +46,7 @@ def test_a_dynamic_scale_is_that_of_gradscaler(interval: int) -> None:
         skipped += overflows
         optimizer.zero_grad()
     assert ours.skipped == skipped > 5
+    assert ours.worst == 1.0
     assert ours.least < 65536.0 or interval == 1
 
 
@@ -108,6 +109,7 @@ def test_a_step_that_overflows_changes_neither_weights_nor_optimizer_nor_schedul
     skipped = [row["grad_norm"] is None for row in curve]
     assert proof["skipped_steps"] == sum(skipped) > 2
     assert proof["times_doubled"] == 16 - sum(skipped)
+    assert 0 < proof["share_not_finite_at_worst"] <= 1
     assert proof["at_the_end"] == 65536.0 * 2.0 ** (16 - 2 * sum(skipped))
     assert f"skipped {sum(skipped)} optimizer steps" in run.trained.warnings[0]
     for left_out, (before, after) in zip(skipped, Seen.around, strict=True):

@@ -22,7 +22,8 @@ INTERVAL: Final = 2000
 class LossScale:
     """The scale of now, and how it came there: doubled by `growth_interval` steps without an overflow.
 
-    Without an interval it stays. `good` counts the steps since the last change, `grown` the doublings.
+    Without an interval it stays. `good` counts the steps since the last change, `grown` the doublings, and
+    `worst` is the largest share of a step's gradients of weights that were not finite.
     """
 
     scale: float
@@ -30,6 +31,7 @@ class LossScale:
     good: int = 0
     skipped: int = 0
     grown: int = 0
+    worst: float = 0.0
     least: float = 0.0
     most: float = 0.0
 
@@ -42,8 +44,11 @@ class LossScale:
 
         if self.growth_interval is None:
             return True
-        finite = [p.grad.isfinite().all() for p in model.parameters() if p.grad is not None]
-        return self._update(bool(torch.stack(finite).all()))
+        gradients = [p.grad for p in model.parameters() if p.grad is not None]
+        finite = int(torch.stack([gradient.isfinite().sum() for gradient in gradients]).sum())
+        total = sum(gradient.numel() for gradient in gradients)
+        self.worst = max(self.worst, 1 - finite / total)
+        return self._update(finite == total)
 
     def _update(self, finite: bool) -> bool:
         """Halve the scale after an overflow; double it after enough steps without one."""
@@ -74,5 +79,6 @@ class LossScale:
             "most": self.most,
             "times_doubled": self.grown,
             "skipped_steps": self.skipped,
+            "share_not_finite_at_worst": float(f"{self.worst:.3g}"),
             **{f"share_{what}": float(f"{count / max(total, 1):.3g}") for what, count in lost.items()},
         }
