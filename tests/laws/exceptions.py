@@ -35,6 +35,19 @@ SCALE = (
     "batch decides how each of its numbers is rounded."
 )
 
+ALONG = (
+    "In the product of the weight gradient scales are those of vectors or blocks of tokens, and a split of a "
+    "batch cuts these otherwise. No row's own loss depends on it: the padding law holds."
+)
+RANGE = (
+    "A scale that is a power of two changes nothing but what is below the format's smallest number or beyond "
+    "its largest: there alone the tokens of a vector decide on each other."
+)
+EARLY = (
+    "The first steps, of which nothing was seen before, are scaled by the largest magnitude of a micro-batch; "
+    "from then on all micro-batches of a step share a scale."
+)
+
 ROUNDED = (
     "Splits sum in another order; a number of half precision that lies between two of its neighbours then "
     "goes to the other one, and a last digit of fp32 becomes a whole step of the format."
@@ -67,6 +80,38 @@ EXCEPTIONS: tuple[Named, ...] = (
     Named("fp8 emulated", "split", 1e-5, 0.5, SCALE),
     Named("fp8 emulated", "gradient", 1e-3, 1.0, SCALE),
     Named("fp8 emulated", "padding", 1e-7, 0.05, SCALE),
+    Named("fp8 emulated article", "split", 1e-5, 0.5, SCALE),
+    Named("fp8 emulated article", "gradient", 1e-3, 1.0, SCALE),
+    Named("fp8 emulated article", "padding", 1e-7, 0.05, SCALE),
+    Named("fp8 tensorwise emulated", "split", 1e-5, 0.5, SCALE),
+    Named("fp8 tensorwise emulated", "gradient", 1e-3, 1.0, SCALE),
+    Named("fp8 tensorwise emulated", "padding", 1e-7, 0.05, SCALE),
+    Named("int8 emulated tensor", "split", 1e-5, 0.5, SCALE),
+    Named("int8 emulated tensor", "gradient", 1e-4, 1.0, SCALE),
+    Named("int8 emulated tensor", "padding", 1e-8, 0.05, SCALE, chance=True),
+    Named("switched emulated bf16 then fp8 *", "split", 1e-5, 0.5, SCALE),
+    Named("switched emulated bf16 then fp8 *", "gradient", 1e-3, 1.0, SCALE),
+    Named("switched emulated bf16 then fp8 *", "padding", 1e-7, 0.05, SCALE),
+    Named("fp8 emulated delayed", "split", 1e-5, 0.5, EARLY),
+    Named("fp8 emulated delayed", "gradient", 1e-3, 1.0, EARLY),
+    Named("fp8 emulated calibrated", "split", 1e-5, 0.5, EARLY),
+    Named("fp8 emulated calibrated", "gradient", 1e-3, 1.0, EARLY),
+    Named("fp8 emulated calibrated", "padding", 1e-7, 0.05, EARLY),
+    Named("fp8 emulated row", "split", 1e-5, 0.5, ALONG),
+    Named("fp8 emulated row", "gradient", 1e-3, 1.0, ALONG),
+    Named("fp8 emulated block", "split", 1e-5, 0.5, ALONG),
+    Named("fp8 emulated block", "gradient", 1e-3, 1.0, ALONG),
+    Named("fp8 deepseek emulated", "split", 1e-5, 0.5, ALONG),
+    Named("fp8 deepseek emulated", "gradient", 1e-3, 1.0, ALONG),
+    Named("mxfp? emulated", "split", 1e-5, 0.5, ALONG),
+    Named("mxfp? emulated", "gradient", 1e-3, 1.0, ALONG),
+    Named("nvfp4 emulated", "split", 1e-5, 0.5, ALONG),
+    Named("nvfp4 emulated", "gradient", 1e-3, 1.0, ALONG),
+    Named("nvfp4 emulated", "padding", 1e-8, 0.1, SCALE, chance=True),
+    Named("fp8 rowwise emulated", "split", 1e-9, 0.1, RANGE, chance=True),
+    Named("fp8 rowwise emulated", "gradient", 1e-6, 0.05, RANGE, chance=True),
+    Named("int8 emulated", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    Named("fp8 rowwise_with_gw_hp emulated", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
     Named("fp16 emulated", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
     Named("fp16 emulated * scale", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
     Named("fp16 emulated unscaled", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
