@@ -124,10 +124,10 @@ class Live:
     counts those done. `example_ids` and `lengths` (real tokens) describe the current micro-batch, row by row,
     `targets` is its number of targets, `step_targets` that of the `window` micro-batches of its optimizer
     step. `micro_batches` says how many optimizer steps took how many micro-batches. `optimizer` is torch's,
-    once there is one. Relative paths of settings start at `folder`. A technique keeps what it measures while
-    it is applied in `observed`, under its own name, for its proof. What stands there as a Counter, or as a
-    dataclass of numbers, tensors, lists and mappings, is in every checkpoint; fields marked `OF_THIS_PROCESS`
-    are not.
+    once there is one, and `tokens_per_second` counts real tokens over all training, once it has ended.
+    Relative paths of settings start at `folder`. A technique keeps what it measures while it is applied in
+    `observed`, under its own name, for its proof. What stands there as a Counter, or as a dataclass of
+    numbers, tensors, lists and mappings, is in every checkpoint; fields marked `OF_THIS_PROCESS` are not.
     """
 
     seed: int
@@ -142,6 +142,7 @@ class Live:
     window: int = 1
     micro_batches: Counter[int] = field(default_factory=Counter)
     optimizer: torch.optim.Optimizer | None = None
+    tokens_per_second: float | None = None
     observed: dict[str, Any] = field(default_factory=dict)
 
     def draw_seed(self, role: str, *keys: object) -> int:

@@ -122,11 +122,13 @@ def train(
     warnings += optimizers.shortfalls(training.optimizer, kept, settings.device)
     if checkpoints:
         warnings += [*checkpoints.warnings, *_unwritten(checkpoints)]
+    cost = trainer.meter.cost(*_sizes(model))
+    live.tokens_per_second = cost.tokens_per_second if cost else None
     return Trained(
         curve=trainer.curve,
         order_sha256=trainer.order.sha256,
         counts=_counts(trainer),
-        cost=trainer.meter.cost(*_sizes(model)),
+        cost=cost,
         diverged=trainer.diverged,
         resolved={
             "device": str(settings.device),

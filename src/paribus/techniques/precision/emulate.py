@@ -185,14 +185,14 @@ def emulated(
     options, acts = options or Options(), active or _always
     tally = live.observed["precision"] = Tally()
     head = model.get_output_embeddings() if options.hardware_shapes else None
-    _known(name, model, options.keep_high)
+    high = kept_high(name, model, options.keep_high)
     changed: list[tuple[Any, Any]] = []
     with ExitStack() as stack:
         stack.callback(_put_back, changed)
         for path, module in list(model.named_modules()):
             if not isinstance(module, torch.nn.Linear | Conv1D):
                 continue
-            if reason := _skipped(path, module, head, options):
+            if reason := _skipped(path, module, head, high, options):
                 tally.skipped[path] = reason
                 continue
             site = Site(path, module, recipe, live, tally)
@@ -213,23 +213,24 @@ def _put_back(changed: list[tuple[Any, Any]]) -> None:
             vars(module)["forward"] = before
 
 
-def _skipped(path: str, module: Any, head: Any, options: Options) -> str | None:
+def _skipped(path: str, module: Any, head: Any, high: Callable[[str], bool], options: Options) -> str | None:
     if module is head:
         return "head"
-    if any(within(path, pattern) for pattern in options.keep_high):
+    if high(path):
         return "kept high"
     return "shape" if options.hardware_shapes and any(size % 16 for size in module.weight.shape) else None
 
 
-def within(path: str, pattern: str) -> bool:
+def _within(path: str, pattern: str) -> bool:
     """Say whether a glob names a module or one that it is inside of: `layers.0` and `*.mlp` do."""
     return fnmatchcase(f".{short(path)}.", f"*.{pattern}.*")
 
 
-def _known(name: str, model: torch.nn.Module, patterns: Sequence[str]) -> None:
-    """Raise NoEffect for a name that is no module's."""
+def kept_high(name: str, model: torch.nn.Module, patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what says whether a path is kept high; NoEffect for a name that is no module's."""
     paths = [path for path, _ in model.named_modules()]
     for pattern in patterns:
-        if not any(within(path, pattern) for path in paths):
+        if not any(_within(path, pattern) for path in paths):
             example = next((short(path) for path in paths if path.endswith(".0")), "lm_head")
             raise NoEffect(name, f"keep_high: {pattern} is the name of no module", f"write it as {example}")
+    return lambda path: any(_within(path, pattern) for pattern in patterns)

@@ -81,15 +81,10 @@ class Fp8(Low):
     @contextmanager
     def natively(self, model: Any, live: Live) -> Iterator[None]:
         """Convert linear layers by torchao, for the length of training."""
-        from paribus.techniques.precision.emulate import within
+        from paribus.techniques.precision.emulate import kept_high
 
-        def high(path: str) -> bool:
-            return any(within(path, pattern) for pattern in self.keep_high)
-
-        def scored() -> bool:
-            return live.observed[KEY].scored
-
-        with torchao_fp8.converted(model, self.recipe, high, scored):
+        high = kept_high(self.word, model, self.keep_high)
+        with torchao_fp8.converted(model, self.recipe, high, lambda: live.observed[KEY]):
             yield
 
     def trainer_arguments(self) -> dict[str, Any]:

@@ -114,7 +114,10 @@ class Low(Technique):
                 f"{self.word} is emulated only: no native products of it are part of this", emulated
             )
         found = native.obstacle(self.word, machine)
-        given = [name for name in ("outputs", "attention", "residual", "roles") if name in self._changed()]
+        decided = ["outputs", "attention", "residual", "roles"]
+        if self.word not in native.CONVERTED:
+            decided.append("keep_high")
+        given = [name for name in decided if name in self._changed()]
         if found is None and given:
             return Obstacle(f"hardware decides by itself what {', '.join(given)} would choose", emulated)
         return found

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
 
+from paribus.machine import Machine
+from paribus.techniques.base import Live, Obstacle, Setting
+from paribus.techniques.precision import torchao_fp8
 from paribus.techniques.precision.formats import BLOCKED
-from paribus.techniques.precision.level import Compute, Low
+from paribus.techniques.precision.level import KEY, Compute, Low
 from paribus.techniques.precision.recipes import Cast, Recipe, everywhere
 
 
@@ -26,13 +31,35 @@ class Mxfp8(_Blocked):
     rounded anew for another product. `keep_high` names modules that keep fp32 (globs: `lm_head`, `layers.0`);
     `attention` rounds the products of attention too; `outputs` and `residual` round what layers and blocks
     give to bfloat16; `roles` gives a role another format or scaling. The head and layers with a dimension
-    that is no multiple of 16 stay in fp32; a short last block is allowed.
+    that is no multiple of 16 stay in fp32; a short last block is allowed. Native, by torchao, a dimension has
+    to be a multiple of 32, and scales are rounded up, so that nothing saturates.
     """
 
     paper: ClassVar = "OCP Microscaling Formats v1.0, 2023; Rouhani et al. 2023, arXiv:2310.10537"
+    native_dtype: ClassVar = "float8_e4m3fn"
 
     kind: Literal["mxfp8"] = "mxfp8"
     compute: Compute = "native"
+
+    def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
+        """Say why the hardware or torchao cannot do this; emulation runs anywhere."""
+        found = super().obstacle(machine, setting)
+        if found is not None or self.compute == "emulated":
+            return found
+        return torchao_fp8.not_installed(self.word)
+
+    @contextmanager
+    def natively(self, model: Any, live: Live) -> Iterator[None]:
+        """Have linear layers multiply by torchao's products, for the length of training."""
+        from paribus.techniques.precision import torchao_mx
+        from paribus.techniques.precision.emulate import kept_high
+
+        high = kept_high(self.word, model, self.keep_high)
+        with torchao_mx.converted(model, high, lambda: live.observed[KEY]):
+            yield
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        return {"bf16": True} if self.compute == "native" else {}
 
 
 class Mxfp6(_Blocked):

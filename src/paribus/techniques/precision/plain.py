@@ -35,7 +35,7 @@ class Tf32(Low):
     """
 
     paper: ClassVar = "NVIDIA 2020, A100 Tensor Core GPU Architecture"
-    native_dtype: ClassVar = "float32"
+    native_dtype: ClassVar = "tf32"
     output_format: ClassVar = "tf32"
 
     kind: Literal["tf32"] = "tf32"

@@ -13,6 +13,8 @@ from paribus.techniques.base import NoEffect, Obstacle
 if TYPE_CHECKING:
     import torch
 
+    from paribus.techniques.precision.traced import Ran
+
 RECIPES: Final = {
     "standard": "tensorwise",
     "tensorwise": "tensorwise",
@@ -28,11 +30,15 @@ def obstacle(recipe: str, scaling: str) -> Obstacle | None:
     if recipe not in RECIPES or (recipe == "standard" and scaling != "tensor"):
         reason = f"torchao has no recipe {recipe} with scaling {scaling}"
         return Obstacle(reason, f"{emulated}, or take recipe: {', '.join(RECIPES)}")
-    if find_spec("torchao") is None:
-        return Obstacle(
-            "native fp8 needs torchao, which is not installed", f"pip install torchao, or {emulated}"
-        )
-    return None
+    return not_installed("fp8")
+
+
+def not_installed(kind: str) -> Obstacle | None:
+    """Say that torchao is missing, where it is."""
+    if find_spec("torchao") is not None:
+        return None
+    way_out = "pip install 'paribus[fp8]', or set compute: emulated"
+    return Obstacle(f"native {kind} needs torchao, which is not installed", way_out)
 
 
 @contextmanager
@@ -40,37 +46,34 @@ def converted(
     model: Any,
     recipe: str,
     high: Callable[[str], bool],
-    scored: Callable[[], bool],
+    ran: Callable[[], Ran],
     *,
     emulate: bool = False,
 ) -> Iterator[list[str]]:
     """Put torchao's layers in the place of linear ones, with the same parameters, and take them out again.
 
     The head, layers with a dimension that is no multiple of 16 and those that `high` names stay. In
-    evaluation mode they multiply as the layers before did, but where the model is `scored` as it trains.
-    Yields the names of converted layers. Raises NoEffect where none is left. `emulate` is torchao's own, for
-    devices without the units.
+    evaluation mode they multiply as the layers before did, but where the model is scored as it trains. A sum
+    over tokens that are no multiple of 16 gets zeros. Yields the names of converted layers. Raises NoEffect
+    where none is left. `emulate` is torchao's own, for devices without the units.
     """
     from dataclasses import replace
 
-    import torch
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
-    head, before = model.get_output_embeddings(), dict(model.named_modules())
-    config = replace(Float8LinearConfig.from_recipe_name(RECIPES[recipe]), emulate=emulate)
-
-    def taken(module: torch.nn.Module, path: str) -> bool:
-        shape = module.weight.shape if isinstance(module, torch.nn.Linear) else (1,)
-        return module is not head and not any(size % 16 for size in shape) and not high(path)
-
-    convert_to_float8_training(model, config=config, module_filter_fn=taken)
+    before = dict(model.named_modules())
+    config = replace(
+        Float8LinearConfig.from_recipe_name(RECIPES[recipe]), emulate=emulate, pad_inner_dim=True
+    )
+    taken = suitable(model, 16, high)
+    convert_to_float8_training(model, config=config, module_filter_fn=lambda module, path: path in taken)
     changed = [path for path, module in model.named_modules() if before.get(path) is not module]
     try:
         if not changed:
             raise NoEffect("fp8", "torchao converted no linear layer", "set precision: bf16")
         for path in changed:
             module = model.get_submodule(path)
-            vars(module)["forward"] = partial(_forward, module, module.forward, scored)
+            vars(module)["forward"] = partial(forward, path, module, module.forward, ran)
         yield changed
     finally:
         for path in changed:
@@ -78,7 +81,31 @@ def converted(
             setattr(model.get_submodule(parent), name, before[path])
 
 
-def _forward(module: Any, rounded: Callable[..., Any], scored: Callable[[], bool], x: torch.Tensor) -> Any:
+def suitable(model: Any, multiple: int, high: Callable[[str], bool]) -> set[str]:
+    """Name the linear layers that 8-bit kernels take: not the head, nor those with other dimensions."""
+    import torch
+
+    head = model.get_output_embeddings()
+    return {
+        path
+        for path, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and module is not head
+        if not any(size % multiple for size in module.weight.shape) and not high(path)
+    }
+
+
+def forward(
+    path: str, module: Any, rounded: Callable[..., Any], ran: Callable[[], Ran], x: torch.Tensor
+) -> Any:
+    """Multiply in 8 bits in training and where it is scored so; a pass without such a product is noted."""
     from torch.nn.functional import linear
 
-    return rounded(x) if module.training or scored() else linear(x, module.weight, module.bias)
+    seen = ran()
+    if not (module.training or seen.scored):
+        return linear(x, module.weight, module.bias)
+    before = seen.eight_bit()
+    output = rounded(x)
+    if seen.mode is not None:
+        seen.low.setdefault(path, 0)
+        seen.low[path] += seen.eight_bit() - before
+    return output
