@@ -44,7 +44,7 @@ RANGE = (
     "its largest: there alone the tokens of a vector decide on each other."
 )
 EARLY = (
-    "The first steps, of which nothing was seen before, are scaled by the largest magnitude of a micro-batch; "
+    "The first steps, before which nothing was seen, are scaled by the largest magnitude of a micro-batch; "
     "from then on all micro-batches of a step share a scale."
 )
 
