@@ -5,7 +5,8 @@
 
 Needs torch, transformers and peft, and no network. What else a part needs and does not find (bitsandbytes,
 torchao, paribus, a device) makes it "not run", with the reason. Each part is written as it ends, as one line
-of JSON; a part that stands in the file is not measured again, and none is begun once the budget is spent.
+of JSON; a part that stands in the file is not measured again, none is begun once the budget is spent, and one
+that takes longer than its limit, or than what is left of the budget, is stopped and says so.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from parts import NotRun, Part, lora, natively_against_emulated, out_of_memory, parts, qlora, torchao_layers
+from parts import NotRun, Part, Products, lora, natively_against_emulated, out_of_memory, parts, qlora
+from scaled import eight_bit_layers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 LLAMA_2_7B = {
@@ -75,7 +78,8 @@ def main() -> int:
         if time.monotonic() - started > given.budget_seconds:
             print(f"the budget of {given.budget_seconds:g} s is spent; run again from {part.name} on")
             break
-        found = _measured(part, rig)
+        left = given.budget_seconds - (time.monotonic() - started)
+        found = _measured(part, rig, min(given.part_seconds, left))
         crashed += found["outcome"] == "crashed"
         with given.to.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
@@ -83,13 +87,30 @@ def main() -> int:
     return int(crashed > 0)
 
 
-def _measured(part: Part, rig: Rig) -> dict[str, Any]:
-    """Return one part's line; exhausted memory and what is missing are outcomes."""
+@contextmanager
+def _limited(seconds: float) -> Iterator[None]:
+    """Stop a part that takes longer, as soon as Python runs again: a kernel is waited for."""
+
+    def stop(*_: Any) -> None:
+        raise NotRun(f"stopped after {seconds:.3g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.01))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _measured(part: Part, rig: Rig, seconds: float) -> dict[str, Any]:
+    """Return one part's line; exhausted memory, what is missing and too long a time are outcomes."""
     line: dict[str, Any] = {"part": part.name, "settings": asdict(part), **_made_on(rig)}
     if rig.cuda:
         torch.cuda.reset_peak_memory_stats()
     try:
-        line |= {"outcome": "finished", **_special(part, rig)}
+        with _limited(seconds):
+            line |= {"outcome": "finished", **_special(part, rig)}
     except NotRun as reason:
         line |= {"outcome": "not run", "reason": str(reason)}
     except torch.cuda.OutOfMemoryError as error:
@@ -121,15 +142,19 @@ def _steps(part: Part, rig: Rig) -> dict[str, Any]:
     scaler = torch.amp.GradScaler(rig.device, enabled=part.precision == "fp16")
     ids = torch.randint(3, model.config.vocab_size, (part.rows, rig.length), device=rig.device)
     times: dict[str, list[float]] = {"forward": [], "backward": [], "optimizer": []}
-    with _precision(part, model, rig), _noise(part, model):
-        for _ in range(1 + REPEATS):
+    with _precision(part, model) as multiplied_by, _noise(part, model):
+        with Products() as products:  # the first step warms up, and is in no time
+            _optimizer_step(part, rig, model, optimizer, scaler, ids)
+        for _ in range(REPEATS):
             one = _optimizer_step(part, rig, model, optimizer, scaler, ids)
             for phase, seconds in one.items():
                 times[phase].append(seconds)
     return {
-        **{f"seconds_{phase}": sorted(found[1:])[REPEATS // 2] for phase, found in times.items()},
+        **{f"seconds_{phase}": sorted(found)[REPEATS // 2] for phase, found in times.items()},
         "tokens": part.rows * rig.length,
         "trained_parameters": sum(parameter.numel() for parameter in training),
+        "products_of_first_step": dict(products.dtypes.most_common()),
+        "multiplied_by": multiplied_by,
     }
 
 
@@ -159,7 +184,7 @@ def _model(part: Part, rig: Rig) -> Any:
     """Build the model with random weights on the device and put the way of tuning on it."""
     config = LlamaConfig(**VOCABULARY | rig.shapes)
     config._attn_implementation = "sdpa"
-    stored = torch.bfloat16 if part.tuning != "full" or part.precision == "bf16 stored" else torch.float32
+    stored = _stored(part)
     with torch.device(rig.device):
         before = torch.get_default_dtype()
         torch.set_default_dtype(stored)
@@ -176,17 +201,24 @@ def _model(part: Part, rig: Rig) -> Any:
     return model.train()
 
 
+def _stored(part: Part) -> torch.dtype:
+    """Return how weights are stored: as fp32 in full tuning, else in the format that they are multiplied in.
+
+    Weights in 16 bits would make a part that is called fp32 or tf32 multiply in 16 bits.
+    """
+    if part.tuning == "qlora" or part.precision == "bf16 stored":
+        return torch.bfloat16
+    return torch.float32 if part.tuning == "full" else DTYPES.get(part.precision, torch.float32)
+
+
 @contextmanager
-def _precision(part: Part, model: Any, rig: Rig) -> Iterator[None]:
-    """Switch on tf32 or put torchao's layers in, and take both back."""
+def _precision(part: Part, model: Any) -> Iterator[str]:
+    """Switch on tf32, and off again, or have layers multiply in 8 bits; yields whose products run."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if part.precision == "tf32" else "highest")
-    layers: AbstractContextManager[Any] = nullcontext()
-    if part.precision == "fp8":
-        layers = torchao_layers(model, emulate=not rig.cuda)
     try:
-        with layers:
-            yield
+        other = "torch, tf32 allowed" if part.precision == "tf32" else "torch"
+        yield eight_bit_layers(model) if part.precision == "fp8" else other
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -239,7 +271,8 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--to", type=Path, default=Path(__file__).parent / "results.jsonl")
     parser.add_argument("--tiny", action="store_true", help="a model of a few thousand weights, on a CPU too")
-    parser.add_argument("--budget-seconds", type=float, default=470)
+    parser.add_argument("--budget-seconds", type=float, default=480)
+    parser.add_argument("--part-seconds", type=float, default=60, help="the most that one part may take")
     return parser.parse_args()
 
 
