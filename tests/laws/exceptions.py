@@ -76,6 +76,15 @@ STORED = (
     "others. With the tuning alone they are what was loaded."
 )
 
+UNEVEN = (
+    "Sums over outlier channels add numbers of very unequal size, and last digits of fp32 are the larger "
+    "against the gradient; without the stress the same levels keep the law."
+)
+SAME = (
+    "The channels are the same for every seed, so that the models of all seeds are equally hard to round: "
+    "their one seed is no trial's."
+)
+
 EXCEPTIONS: tuple[Named, ...] = (
     Named("fp8 emulated", "split", 1e-5, 0.5, SCALE),
     Named("fp8 emulated", "gradient", 1e-3, 1.0, SCALE),
@@ -117,10 +126,15 @@ EXCEPTIONS: tuple[Named, ...] = (
     Named("fp16 emulated unscaled", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
     Named("* + master_weights none*", "evaluation", 1e-6, 0.05, STORED),
     Named("*bf16 emulated + *", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
-    Named("p_tuning + bf16 emulated*", "split", 1e-6, 1e-3, SHARED),
-    Named("p_tuning + fp16 emulated*", "split", 1e-6, 1e-3, SHARED),
-    Named("p_tuning + bf16 emulated*", "gradient", 1e-5, 0.05, SHARED),
-    Named("p_tuning + fp16 emulated*", "gradient", 1e-5, 0.05, SHARED),
+    Named("*p_tuning + bf16 emulated*", "split", 1e-6, 1e-3, SHARED),
+    Named("*p_tuning + fp16 emulated*", "split", 1e-6, 1e-3, SHARED),
+    Named("*p_tuning + bf16 emulated*", "gradient", 1e-5, 0.05, SHARED),
+    Named("*p_tuning + fp16 emulated*", "gradient", 1e-5, 0.05, SHARED),
+    Named("*p_tuning + * emulated *", "split", 1e-8, 0.5, SHARED, chance=True),
+    Named("*p_tuning + * emulated *", "gradient", 1e-6, 1.0, SHARED, chance=True),
+    Named("*tf32 emulated + *", "gradient", 1e-6, 0.01, ROUNDED, chance=True),
+    Named("*outlier_channels*", "gradient", 1e-6, 1e-4, UNEVEN, chance=True),
+    Named("*outlier_channels*", "draws", 1, 1, SAME),
     Named("noise padded length 5", "split", 1e-5, 0.5, PADDED),
     Named("noise padded length 5", "gradient", 1e-3, 1.0, PADDED),
     Named("noise padded length 5", "padding", 1e-7, 0.5, PADDED),

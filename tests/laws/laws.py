@@ -265,7 +265,10 @@ def weights_in(parameter: torch.nn.Parameter) -> int:
 
 
 def evaluation(case: Case, make: Maker, thorough: bool) -> float:
-    """Return how far logits move with the epoch and global draws, or with all but the tuning taken off."""
+    """Return how far logits move with epoch and global draws, or with all but tuning and stress taken off.
+
+    Weights that were learnt under stress read rescaled inputs, so they are read under it.
+    """
     found: list[torch.Tensor] = []
     with tempfile.TemporaryDirectory() as folder:
 
@@ -276,7 +279,8 @@ def evaluation(case: Case, make: Maker, thorough: bool) -> float:
             case.tuner.save(model, Path(folder))
 
         run(make(), *case.techniques, after=look)
-        alone, live = Case(case.name, {"tuning": case.tuner}), Live(seed=0, steps=8)
+        kept = {axis: level for axis, level in case.chosen.items() if axis == "stress"}
+        alone, live = Case(case.name, {**kept, "tuning": case.tuner}), Live(seed=0, steps=8)
         with applied(alone, make(), live) as model:
             alone.tuner.load(model, Path(folder))
             found.append(logits(model, live))
