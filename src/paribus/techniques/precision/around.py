@@ -59,7 +59,8 @@ class Ends:
     """How a tensor between products is rounded on the way forward and its gradient on the way back."""
 
     def __init__(self, form: str, gradients: Scaling, tally: Tally) -> None:
-        self.form, self.gradients, self.tally = form, gradients, tally
+        self.form, self.tally = form, tally
+        self.gradients: Scaling = gradients
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return _cast(values, Cast(self.form))

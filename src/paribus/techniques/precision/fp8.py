@@ -56,7 +56,7 @@ class Fp8(Low):
                 f"recipe {self.recipe} scales by {fixed}, not by {self.scaling}: leave out scaling, or "
                 "choose recipe: standard, article or all_e4m3"
             )
-        self.__dict__["scaling"] = fixed
+        vars(self)["scaling"] = fixed
         return self
 
     @property
@@ -64,12 +64,8 @@ class Fp8(Low):
         """Name this level; the scaling that its recipe fixes goes without saying."""
         if self.recipe not in FP8_FIXED:
             return super().label
-        fields: dict[str, Any] = {name: getattr(self, name) for name in type(self).model_fields}
-        return (
-            type(self)
-            .model_construct(**fields | {"recipe": "standard", "scaling": "tensor"})
-            .label.replace("fp8", f"fp8 {self.recipe}", 1)
-        )
+        plain = self.model_copy(update={"recipe": "standard", "scaling": "tensor"})
+        return plain.label.replace("fp8", f"fp8 {self.recipe}", 1)
 
     def obstacle(self, machine: Machine, setting: Setting) -> Obstacle | None:
         """Say why the hardware or torchao cannot do this; emulation runs anywhere."""

@@ -207,7 +207,7 @@ class Low(Technique):
         return [name for name in ("outputs", "attention", "residual") if getattr(self, name) is chosen]
 
 
-def _one(values: Sequence[Scaling]) -> Scaling | str:
+def _one(values: Sequence[Scaling] | Sequence[str]) -> Scaling | str:
     """Return the one value of a list, or its values in words."""
     unequal = list(dict.fromkeys(values))
     return unequal[0] if len(unequal) == 1 else ", ".join(map(str, unequal))
