@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pydantic import ValidationError
 
@@ -90,6 +90,7 @@ def load_kept(job: Job, folder: Path, base: Path = Path()) -> Iterator[torch.nn.
     classes = load_splits(job.trial.data, base, job.trial.task).classes if labelled else ()
     model = starting_model(job.trial, files, len(classes))
     live = Live(seed=job.trial.seed, steps=note.steps, folder=base)
-    with tuning.applied(model, live) as tuned, job.trial.master_weights.applied(tuned, live) as stored:
+    master_weights = job.trial.master_weights
+    with tuning.applied(model, live) as tuned, master_weights.applied(cast(Any, tuned), live) as stored:
         tuning.load(stored, folder)
         yield stored.eval()

@@ -6,10 +6,9 @@ scoring by a callback with the stopwatch paused, and an end as soon as a loss or
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers import Trainer, TrainingArguments
@@ -22,6 +21,7 @@ from paribus.techniques.tuning import weights
 from paribus.train import packed, snapshot
 from paribus.train.checkpoint import Checkpoints, device_name
 from paribus.train.data import Encoded
+from paribus.train.divergence import divergence, norm
 from paribus.train.meter import Meter
 from paribus.train.moments import Moments
 from paribus.train.objective import NextToken, Objective
@@ -30,8 +30,6 @@ from paribus.train.reading import Moment, Reader, evaluating
 
 Listener = Callable[[int, int, float], None]
 """Called after each optimizer step with its number, the number of steps in all and its loss."""
-
-LARGEST: Final = torch.finfo(torch.float32).max
 
 
 class AblationTrainer(Trainer):
@@ -204,22 +202,22 @@ class AblationTrainer(Trainer):
             return
         self.meter.step_done(self._counts["tokens"])
         step = self.state.global_step
-        norm = logs.get("grad_norm")
+        grad_norm = logs.get("grad_norm")
         if self.accelerator.optimizer_step_was_skipped:
-            self.skipped_steps, norm = self.skipped_steps + 1, None
+            self.skipped_steps, grad_norm = self.skipped_steps + 1, None
         self.curve.append(
             {
                 "step": step,
                 "epoch": self.state.epoch,
                 "loss": logs["loss"],
-                "grad_norm": norm,
-                "parameter_norm": _norm(p for p in self.trained.parameters() if p.requires_grad),
+                "grad_norm": grad_norm,
+                "parameter_norm": norm(p for p in self.trained.parameters() if p.requires_grad),
                 "learning_rate": logs["learning_rate"],
                 **self._counts,
             }
         )
         self.listener(step, self.state.max_steps, logs["loss"])
-        self.diverged = _divergence(step, loss=logs["loss"], grad_norm=norm)
+        self.diverged = divergence(step, loss=logs["loss"], grad_norm=grad_norm)
         if self.diverged:
             self.control.should_training_stop = True
         else:
@@ -239,17 +237,3 @@ class AblationTrainer(Trainer):
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Count nothing: the Trainer's estimate walks all modules at every micro-batch and is not used."""
         return 0
-
-
-@torch.no_grad()
-def _norm(tensors: Iterable[torch.Tensor]) -> float:
-    norms = [torch.linalg.vector_norm(t, dtype=torch.promote_types(t.dtype, torch.float32)) for t in tensors]
-    return float(torch.linalg.vector_norm(torch.stack(norms)))
-
-
-def _divergence(step: int, **quantities: float | None) -> Diverged | None:
-    for quantity, value in quantities.items():
-        if value is not None and not math.isfinite(value):
-            word: Any = str(float(value))
-            return Diverged(step=step, quantity=quantity, value=word, bound=LARGEST)
-    return None

@@ -142,7 +142,7 @@ class NoMaster(Technique):
 
     def _on_format(self, model: torch.nn.Module, live: Live) -> dict[str, int]:
         """Count weights, and moments that are rounded, that are no values of the format; none may be."""
-        kept = {"weights": list(_floating(model))}
+        kept: dict[str, list[torch.Tensor]] = {"weights": [*_floating(model)]}
         if self.optimizer_states == "same":
             kept["moments"] = [m for _, p in _training(model) for m in _moments(live, p).values()]
             if not kept["moments"]:

@@ -59,7 +59,7 @@ def converted(
     """
     from dataclasses import replace
 
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-not-found]
 
     before = dict(model.named_modules())
     config = replace(

@@ -29,9 +29,9 @@ def converted(
     products (they are in 0.18). `emulate` is torchao's own, for devices without the units.
     """
     try:
-        from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm as product
-        from torchao.prototype.mx_formats.config import ScaleCalculationMode
-        from torchao.quantization.quantize_.common.kernel_preference import KernelPreference
+        from torchao.prototype.moe_training.mxfp8_linear import _to_mxfp8_then_scaled_mm as product  # type: ignore[import-not-found]
+        from torchao.prototype.mx_formats.config import ScaleCalculationMode  # type: ignore[import-not-found]
+        from torchao.quantization.quantize_.common.kernel_preference import KernelPreference  # type: ignore[import-not-found]
     except ImportError as error:
         reason = f"this version of torchao has no MXFP8 products ({error})"
         raise NoEffect("mxfp8", reason, "pip install torchao==0.18.0, or set compute: emulated") from error
