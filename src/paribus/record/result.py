@@ -167,3 +167,39 @@ class HeldoutScore(Settings):
     setting: dict[str, Any]
     curve: tuple[Reading, ...]
     shared_prompts: dict[str, int] | None = None
+
+
+class Figure(Settings):
+    """One number that a task gave of one model; `step` is 0 for the base model.
+
+    `n` items stand behind it, `standard_error` is over them. `chance` is what guessing gives; `at_floor` says
+    that the base was there or below, so that a loss cannot be seen. Values are in `unit`.
+    """
+
+    step: int
+    task: str
+    metric: str
+    value: float
+    n: int
+    unit: str = "share of items"
+    higher_is_better: bool = True
+    standard_error: float | None = None
+    chance: float | None = None
+    at_floor: bool | None = None
+
+
+class TaskScore(Settings):
+    """What one task gave of a trial, before and after training, as `scores/<score-id>.json`.
+
+    `counts` has what happened on the way (truncated prompts, ties), `seconds` what scoring took.
+    """
+
+    paribus: int = SCHEMA
+    score_id: str
+    trial_id: str
+    name: str
+    setting: dict[str, Any]
+    figures: tuple[Figure, ...]
+    counts: dict[str, int] = Field(default_factory=dict)
+    seconds: float | None = None
+    warnings: tuple[str, ...] = ()
