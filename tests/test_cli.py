@@ -16,6 +16,7 @@ import typer.main
 from syrupy.assertion import SnapshotAssertion
 
 from paribus import cli
+from paribus.techniques import AXES
 
 STUDY = """\
 paribus: 1
@@ -46,7 +47,7 @@ sys.meta_path.insert(0, Stop())
 main()
 """
 COMMANDS = [
-    "run", "plan", "status", "table", "report", "verify", "data", "init", "doctor", "techniques", "formats",
+    "run", "score", "plan", "status", "table", "report", "verify", "data", "init", "doctor", "techniques", "formats",
     "claims", "notebooks", "import",
 ]  # fmt: skip
 
@@ -114,7 +115,7 @@ def test_doctor_answers_in_json(folder: Path, snapshot: SnapshotAssertion) -> No
     assert shape(document) == snapshot
     levels = {level["level"]: level["runs"] for level in document["axes"]["precision"]}
     assert levels["fp32"] == "native"
-    assert set(levels) == {"fp32", "bf16", "fp16", "fp8"}
+    assert set(levels) == {kind.model_fields["kind"].default for kind in AXES["precision"]}
 
 
 def test_formats_answer_in_json(folder: Path, snapshot: SnapshotAssertion) -> None:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from paribus import about, claims, imports, notebooks, screen
+from paribus import about, claims, imports, notebooks, scores, screen
 from paribus.about import Json
 from paribus.errors import ParibusError
+from paribus.opened import RESULTS, Results, StudyPath, check_tasks, opened
 from paribus.screen import err, out, print_json
 
 app = typer.Typer(
@@ -24,22 +25,6 @@ app = typer.Typer(
     help="Ablations of LLM fine-tuning, all else being equal: plan, run, score, compare.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-StudyPath = Annotated[Path, typer.Argument(metavar="STUDY", help="A study's folder or its study.yaml.")]
-Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where results are kept.")]
-RESULTS = Path("results")
-
-
-def _open(study_path: Path, results: Path) -> tuple[Any, Any]:
-    """Plan a study and open its record."""
-    from paribus.plan.design import expand
-    from paribus.plan.lock import pinned
-    from paribus.plan.study import Study
-    from paribus.record.store import Store
-
-    study = Study.read(study_path)
-    store = Store(results / study.name)
-    store.check()
-    return expand(pinned(study, store.root)), store
 
 
 @app.command()
@@ -69,10 +54,12 @@ def run(
     from paribus.run.options import Options
     from paribus.run.preparation import would_start
 
-    plan, store = _open(study, results)
+    plan, store = opened(study, results)
+    check_tasks(plan)
     options = Options.parse(max_workers, retry, only, accept_change=accept_change)
     here = machine()
     screen.show_plan(plan, store, here, err)
+    scores.show_tasks(plan, store, err)
     lock.check_change(plan, store.root, accept=accept_change)
     if dry_run:
         starting = would_start(adaptive.needed(plan, store), store, here, options)
@@ -96,13 +83,15 @@ def plan(study: StudyPath, results: Results = RESULTS, as_json: Json = False) ->
     from paribus.plan.preflight import obstacles
     from paribus.probe import machine
 
-    planned, store = _open(study, results)
+    planned, store = opened(study, results)
+    check_tasks(planned)
     power = planned_power(planned, store)
     if as_json:
         document = planned.to_json(obstacles(planned, machine()))
         print_json(document | {"power": power.to_json() if power else None})
     else:
         screen.show_plan(planned, store, machine(), out, every_trial=True)
+        scores.show_tasks(planned, store, out)
         for line in lines(planned, power):
             out.print(line, soft_wrap=True, highlight=False, markup=False)
 
@@ -114,7 +103,7 @@ def status(study: StudyPath, results: Results = RESULTS, as_json: Json = False) 
     from paribus.probe import machine
     from paribus.run.pending import status as status_of
 
-    planned, store = _open(study, results)
+    planned, store = opened(study, results)
     document = status_of(adaptive.needed(planned, store), store, machine())
     if as_json:
         print_json(document)
@@ -135,7 +124,7 @@ def table(
 
     if as_json + as_csv + as_latex > 1:
         raise ParibusError("--json, --csv and --latex exclude each other", way_out="Give one of them.")
-    planned, store = _open(study, results)
+    planned, store = opened(study, results)
     screen.show_problems(store.problems, err)
     if as_json:
         print_json(tables.rows(planned, store))
@@ -156,7 +145,7 @@ def report(
     """Write the report as one HTML file that opens offline."""
     from paribus.compare.report import write_report
 
-    planned, store = _open(study, results)
+    planned, store = opened(study, results)
     screen.show_problems(store.problems, err)
     out.print(str(write_report(planned, store, to or store.root / "report.html")), soft_wrap=True)
 
@@ -171,7 +160,7 @@ def verify(
     from paribus.probe import machine
     from paribus.run.verify import verify as rerun
 
-    planned, store = _open(study, results)
+    planned, store = opened(study, results)
     with err.status("rerunning"):
         comparisons = rerun(planned, store, machine(), sample)
     screen.show_verification(comparisons, out)
@@ -206,6 +195,7 @@ def init(
         out.print(line, soft_wrap=True)
 
 
+app.add_typer(scores.app)
 app.add_typer(claims.app)
 app.add_typer(imports.app, name="import")
 app.add_typer(notebooks.app)

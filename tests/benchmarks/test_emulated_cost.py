@@ -13,7 +13,7 @@ HERE = Path(__file__).parents[2] / "benchmarks" / "emulation"
 sys.path.insert(0, str(HERE))
 
 import against_torchao  # noqa: E402
-import measure  # noqa: E402
+import cost  # noqa: E402
 
 RECORD = json.loads((HERE / "torchao.json").read_text(encoding="utf-8"))
 
@@ -49,10 +49,10 @@ def test_where_scales_are_powers_of_two_not_a_bit_differs() -> None:
 def test_every_level_has_a_measured_cost_and_the_limited_ones_keep_it() -> None:
     """A recorded figure is held against the limit, no clock of this machine."""
     rows = {row["level"]: row for row in json.loads((HERE / "results.json").read_text("utf-8"))["rows"]}
-    assert set(rows) == set(measure.LEVELS)
-    assert set(measure.LIMITED) <= set(rows)
-    for name in measure.LIMITED:
-        assert rows[name]["trial"] < rows[name]["limit"] == measure.LIMIT
+    assert set(rows) == set(cost.LEVELS)
+    assert set(cost.LIMITED) <= set(rows)
+    for name in cost.LIMITED:
+        assert rows[name]["trial"] < rows[name]["limit"] == cost.LIMIT
     page = (HERE.parent / "README.md").read_text(encoding="utf-8")
     for name, row in rows.items():
         assert f"| {name} | {row['trial']:.2f} |" in page
@@ -62,8 +62,8 @@ def test_the_cost_of_one_level_is_measured(capsys: pytest.CaptureFixture[str]) -
     """The script runs, on one level, one round and one epoch."""
     from paribus import Study, expand
 
-    base = next(job for job in expand(Study.read(measure.STUDY)).jobs if job.trial.precision.kind == "fp32")
-    seconds = measure.rounds(base, {"bf16": measure.LEVELS["bf16"]}, 1, 1)
-    row = measure.row("bf16", seconds)
+    base = next(job for job in expand(Study.read(cost.STUDY)).jobs if job.trial.precision.kind == "fp32")
+    seconds = cost.rounds(base, {"bf16": cost.LEVELS["bf16"]}, 1, 1)
+    row = cost.row("bf16", seconds)
     assert row["trial"] > 0
     assert row["limit"] == 2.5

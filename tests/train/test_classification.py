@@ -265,7 +265,7 @@ def test_kept_weights_score_as_the_run_did(task: Task, tuning: Any, tmp_path: Pa
     given = job(task, "batch" if task == "classification" else "none", tuning=tuning)
     given = given.model_copy(update={"keep": "last"})
     performed = done(given, tmp_path)
-    (scorer,) = room._load(given, Path()).scorers.values()
+    (scorer,) = room.load(given, Path()).scorers.values()
     with load_kept(given, tmp_path / "last") as kept:
         scorer.read(kept, 3, 1.0)
     last = [reading for reading in performed.scores[0].curve if reading.step == 3]

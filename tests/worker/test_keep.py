@@ -73,7 +73,7 @@ def done(given: Job, folder: Path) -> Performed:
 
 
 def scored(given: Job, model: Any, step: int) -> list[float]:
-    (scorer,) = room._load(given, Path()).scorers.values()
+    (scorer,) = room.load(given, Path()).scorers.values()
     scorer.read(model, step, 2.0)
     return [reading.loss for reading in scorer.curve]
 

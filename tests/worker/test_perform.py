@@ -241,7 +241,7 @@ def test_kept_weights_score_as_the_run_did(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "last").glob("*.safetensors")} == {"adapter_model.safetensors"}
     base = AutoModelForCausalLM.from_pretrained(BASE)
     kept = peft.PeftModel.from_pretrained(base, tmp_path / "last").eval()
-    loaded = room._load(given, Path())
+    loaded = room.load(given, Path())
     (scorer,) = loaded.scorers.values()
     scorer.read(kept, 4, 2.0)
     last = [reading for reading in performed.scores[0].curve if reading.step == 4]

@@ -19,6 +19,7 @@ def contradictions(study: Study) -> list[Problem]:
         *_metric(study),
         *_estimand(study),
         *_kept_under_stress(study),
+        *_tasks(study),
         *at_odds_with_task(study),
     ]
 
@@ -83,6 +84,27 @@ def _kept_under_stress(study: Study) -> list[Problem]:
         return []
     message = f"keep: {study.keep} would keep weights of a model whose channels are rescaled by stress"
     return [Problem(("keep",), message, "set keep: none, or keep weights in a study without stress")]
+
+
+def _tasks(study: Study) -> list[Problem]:
+    """Find tasks that are one score under two names, that no classifier can do, that run code unasked."""
+    problems, seen = [], {}
+    for name, task in study.score.tasks.items():
+        route = ("score", "tasks", name)
+        said = (repr(task.canonical()), tuple(task.places()))
+        if said in seen:
+            message = f"the tasks {seen[said]} and {name} are the same score"
+            problems.append(Problem(route, message, "take one of them out"))
+        seen.setdefault(said, name)
+        if study.task == "classification":
+            message = f"the task {name} needs a language model, and task: classification trains a classifier"
+            problems.append(Problem(route, message, "take it out"))
+        if task.kind == "code" and not study.score.allow_code_execution:
+            message = f"the task {name} runs programs that a model wrote, which this study does not allow"
+            problems.append(
+                Problem(route, message, "say score: {allow_code_execution: true}, or take it out")
+            )
+    return problems
 
 
 def _estimand(study: Study) -> list[Problem]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from paribus.errors import ParibusError, Place, StudyError, nearest
+from paribus.plan.scoring import TaskSetting
 from paribus.plan.study import SPLITS, Study
 from paribus.plan.trial import Content, Heldout
 from paribus.sources.blocks import DataBlock, HubModel, ModelBlock, PackageModel
@@ -161,6 +162,16 @@ def pinned(contents: Contents, model: ModelBlock) -> ModelBlock:
     if isinstance(model, PackageModel):
         return model.model_copy(update={"gguf_file": found.gguf_file})
     return model
+
+
+def task_settings(study: Study) -> tuple[Any, ...]:
+    """Return the study's tasks with the hashes of what they read; errors get the line of the task."""
+
+    def found(name: str, task: TaskSetting) -> TaskSetting:
+        with placed(study.place("score", "tasks", name)):
+            return task.model_copy(update={"content_sha256": task.content(study.folder)})
+
+    return tuple(found(name, task) for name, task in study.score.tasks.items())
 
 
 def hub_key(block: HubModel) -> str:

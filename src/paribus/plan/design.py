@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paribus.errors import StudyError
 from paribus.plan import levels
 from paribus.plan.cells import Arm, Assembly, distinct
-from paribus.plan.content import Contents, Found, content_of, hub_key, pinned, placed
+from paribus.plan.content import Contents, Found, content_of, hub_key, pinned, placed, task_settings
 from paribus.plan.study import Study
 from paribus.plan.trial import Job, Trial, Unsupported, identity
 from paribus.sources.blocks import HubModel
@@ -164,8 +164,9 @@ def expand(study: Study, contents: Contents | None = None) -> Plan:
     facts: dict[str, ModelFacts] = {}
     commits: dict[str, str] = {}
     cells = []
+    tasks = task_settings(study)
     for arm in arms:
-        made = _jobs(arm, study, contents)
+        made = _jobs(arm, study, contents, tasks)
         jobs |= {job.trial_id: job for job in made if job.trial_id not in jobs}
         found = contents.model(arm.draft["model"])
         facts |= dict.fromkeys((job.trial_id for job in made), found.facts)
@@ -177,7 +178,7 @@ def expand(study: Study, contents: Contents | None = None) -> Plan:
     return Plan(study, tuple(ordered), tuple(cells), facts, tuple(excluded), commits)
 
 
-def _jobs(arm: Arm, study: Study, contents: Contents) -> list[Job]:
+def _jobs(arm: Arm, study: Study, contents: Contents, tasks: tuple[Any, ...]) -> list[Job]:
     """Return a cell's jobs, one a seed; the canonical form is made once, since only the seed differs."""
     model, data = arm.draft["model"], arm.draft["data"]
     content = content_of(contents, model, data, _read_by(arm, study))
@@ -192,6 +193,8 @@ def _jobs(arm: Arm, study: Study, contents: Contents) -> list[Job]:
             group=group,
             trial=trial,
             scores=(score,),
+            tasks=tasks,
+            allow_code_execution=study.score.allow_code_execution,
             keep=study.keep,
             checkpoint_every=study.resources.checkpoint_every,
             memory_gib=study.resources.memory_gib,

@@ -7,34 +7,65 @@ the score's identity. Places are in no identity: `content_sha256` stands for wha
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
+from paribus.errors import DataError
+from paribus.sources.files import resolve
+from paribus.sources.models import file_sha256
 from paribus.techniques.base import Settings
 
-Moment = Literal["before", "after"]
+DECIDED: Final = ("name", "content_sha256")
+"""Fields that a plan fills in; nobody writes them."""
 
 
 class TaskSetting(Settings):
-    """What every score has: a name, when it is computed, and the content of what it reads.
+    """What every score has: a name, and the content of what it reads.
 
-    `before` is the base model as it is loaded, without the trial's techniques; `after` the trained one.
+    Each is computed twice: of the base model as it is loaded, without the trial's techniques, and of the
+    trained one.
     """
 
     PLACES: ClassVar[tuple[str, ...]] = ()
     """Fields that say where something is; relative paths start at the study."""
-    LEFT_OUT: ClassVar[frozenset[str]] = frozenset({"name", "when"})
 
     name: str = ""
-    when: tuple[Moment, ...] = ("before", "after")
     content_sha256: str = ""
 
     def canonical(self) -> dict[str, Any]:
         """Return what enters the score's identity."""
-        left_out = {*self.LEFT_OUT, *self.PLACES}
+        left_out = {"name", *self.PLACES}
         return {key: value for key, value in super().canonical().items() if key not in left_out}
+
+    def places(self) -> list[str]:
+        """Return the files and folders that the score reads, as the study writes them."""
+        named = [getattr(self, place) for place in self.PLACES]
+        return [str(place) for place in named if place is not None]
+
+    def content(self, base: Path) -> str:
+        """Hash the files and folders that the score reads; raises DataError where there are none.
+
+        The hash is empty where the study names no place: what a package or the hub holds has its own name.
+        """
+        places = self.places()
+        if not places:
+            return ""
+        return hashlib.sha256(json.dumps([_hashes(place, base) for place in places]).encode()).hexdigest()
+
+
+def _hashes(written: str, base: Path) -> list[list[str]]:
+    """Hash a file, or every file of a folder by its name in it."""
+    path = resolve(written, base)
+    if not path.exists():
+        raise DataError(f"there is no file or folder {str(path)!r}", way_out="Correct the path.")
+    files = sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    if not files:
+        raise DataError(f"the folder {str(path)!r} is empty", way_out="Name a folder that holds the data.")
+    return [[file.relative_to(path).as_posix(), file_sha256(file)] for file in files]
 
 
 class Benchmark(TaskSetting):
@@ -116,6 +147,16 @@ class WinRate(TaskSetting):
     limit: int | None = Field(None, ge=1)
     max_new_tokens: int = Field(256, ge=1)
     truncate: bool = False
+
+    def canonical(self) -> dict[str, Any]:
+        """Leave out where the judge's model is."""
+        whole = super().canonical()
+        return whole | {"judge": {key: value for key, value in whole["judge"].items() if key != "path"}}
+
+    def places(self) -> list[str]:
+        """Return the prompts, and the folder of a local judge."""
+        judge = getattr(self.judge, "path", None)
+        return super().places() + ([str(judge)] if judge else [])
 
 
 class InferenceCost(TaskSetting):

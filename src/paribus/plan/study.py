@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr, field_validator
 
-from paribus.errors import Place
+from paribus.errors import Place, SettingError
 from paribus.plan.repeat import Repeat
+from paribus.plan.scoring import DECIDED, TaskScoring
 from paribus.plan.trial import Training
 from paribus.plan.yaml_lines import Document, Route
 from paribus.sources.blocks import DataBlock, ModelBlock, Task
@@ -87,9 +89,28 @@ class HeldoutBlock(Settings):
 
 
 class Scores(Settings):
-    """How each trial is scored."""
+    """How each trial is scored: held-out loss, and any number of `tasks` by a name of the user's.
+
+    Programs that a model wrote are run, in a sandbox, only where `allow_code_execution` says so.
+    """
 
     heldout: HeldoutBlock = HeldoutBlock()
+    tasks: dict[str, TaskScoring] = Field(default_factory=dict)
+    allow_code_execution: bool = False
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _named(cls, tasks: Any) -> Any:
+        """Give each task its key as its name; what a plan decides is not to be written."""
+        if not isinstance(tasks, dict):
+            return tasks
+        for key, task in tasks.items():
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", str(key)):
+                raise SettingError(f"the task name {key!r} may hold letters, digits, - and _ alone")
+            for decided in DECIDED if isinstance(task, dict) else ():
+                if decided in task:
+                    raise SettingError(f"{decided} of the task {key} is decided by the plan", "take it out")
+        return {k: task | {"name": k} if isinstance(task, dict) else task for k, task in tasks.items()}
 
 
 class Compare(Settings):

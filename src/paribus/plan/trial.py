@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
+from paribus.plan.scoring import TaskScoring, TaskSetting
 from paribus.sources.blocks import DataBlock, ModelBlock, Task
 from paribus.techniques import (
     Accumulation,
@@ -35,6 +36,8 @@ from paribus.techniques import (
 
 CHECKPOINTS: Final = "checkpoints"
 """The folder in a trial's scratch folder that its checkpoints stand in until it is settled."""
+SCORING: Final = "scoring"
+"""The folder in it that finished blocks of a scoring stand in until then."""
 Optimizer = Literal["adamw", "sgd", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "adafactor"]
 
 
@@ -164,7 +167,7 @@ class Trial(Settings):
         """Return the chosen level of each named axis, in the order they are applied to a model."""
         return {name: getattr(self, name) for name in APPLIED}
 
-    def score_id(self, score: Heldout) -> str:
+    def score_id(self, score: Heldout | TaskSetting) -> str:
         """Return the identity of one way of scoring this trial."""
         return identity({"trial": self.trial_id, "score": score.canonical()})
 
@@ -195,16 +198,24 @@ class Job(Settings):
     """What a worker gets, as `trial.json`: the trial, how to score it and what to keep of it.
 
     `checkpoint_every` counts optimizer steps; None saves no checkpoints. `memory_gib` is the most a trial may
-    allocate; None sets no limit. None of these is in an id.
+    allocate; None sets no limit. None of these is in an id. Programs that a model wrote are run only with
+    `allow_code_execution`.
     """
 
     trial_id: str
     group: str
     trial: Trial
     scores: tuple[Heldout, ...]
+    tasks: tuple[TaskScoring, ...] = ()
+    allow_code_execution: bool = False
     keep: Literal["none", "adapter", "best", "last", "all"] = "none"
     checkpoint_every: int | None = None
     memory_gib: float | None = None
+
+    @property
+    def score_ids(self) -> tuple[str, ...]:
+        """Return the ids of all scores that are asked for."""
+        return tuple(self.trial.score_id(setting) for setting in (*self.scores, *self.tasks))
 
     def write(self, path: Path) -> None:
         """Write the job as indented JSON."""

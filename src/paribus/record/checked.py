@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from paribus.plan.trial import Job
 from paribus.record.files import recording
-from paribus.record.result import SCHEMA, HeldoutScore, TrialResult
+from paribus.record.result import SCHEMA, HeldoutScore, Score, TaskScore, TrialResult
 
-Kind = TypeVar("Kind", Job, TrialResult, HeldoutScore)
+Kind = TypeVar("Kind", Job, TrialResult, HeldoutScore, TaskScore)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def _missing(folder: Path, found: list[object]) -> Iterator[Problem]:
     for one in found:
         if isinstance(one, TrialResult) and one.result.outcome == "finished":
             table = folder / "curves.parquet"
-        elif isinstance(one, HeldoutScore):
+        elif isinstance(one, Score):
             table = folder / "items" / f"{one.score_id}.parquet"
         else:
             continue
@@ -67,10 +67,16 @@ def read_result(folder: Path, trial_id: str | None = None) -> TrialResult | Prob
     return _own(read, folder / "result.json", trial_id)
 
 
-def read_score(path: Path) -> HeldoutScore | Problem | None:
-    """Read a score file; it must be of the trial and the score that name it."""
-    read = _own(_read(path, HeldoutScore), path, path.parents[1].name)
-    if isinstance(read, HeldoutScore) and read.score_id != path.stem:
+def read_score(path: Path) -> Score | Problem | None:
+    """Read a score file, held-out or of a task; it must be of the trial and the score that name it."""
+    of_task = path.is_file() and b'"figures"' in path.read_bytes()
+    trial_id = path.parents[1].name
+    read: Score | Problem | None
+    if of_task:
+        read = _own(_read(path, TaskScore), path, trial_id)
+    else:
+        read = _own(_read(path, HeldoutScore), path, trial_id)
+    if isinstance(read, Score) and read.score_id != path.stem:
         return Problem(read.trial_id, path, f"belongs to score {read.score_id}")
     return read
 

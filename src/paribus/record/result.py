@@ -191,7 +191,9 @@ class Figure(Settings):
 class TaskScore(Settings):
     """What one task gave of a trial, before and after training, as `scores/<score-id>.json`.
 
-    `counts` has what happened on the way (truncated prompts, ties), `seconds` what scoring took.
+    `counts` has what happened on the way to the last figures (truncated prompts, ties), `base_counts` to
+    those of the base; `seconds` is what scoring the trained model took. `reads_sha256` is of all that was
+    read.
     """
 
     paribus: int = SCHEMA
@@ -201,5 +203,10 @@ class TaskScore(Settings):
     setting: dict[str, Any]
     figures: tuple[Figure, ...]
     counts: dict[str, int] = Field(default_factory=dict)
+    base_counts: dict[str, int] = Field(default_factory=dict)
     seconds: float | None = None
+    reads_sha256: str = ""
     warnings: tuple[str, ...] = ()
+
+
+Score = HeldoutScore | TaskScore

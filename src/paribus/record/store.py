@@ -17,7 +17,7 @@ from paribus.plan.trial import Job, identity
 from paribus.record.checked import Problem, problems, read_job, read_result, read_score
 from paribus.record.files import publish, recording, replace, sweep, to_json
 from paribus.record.lease import numbers
-from paribus.record.result import HeldoutScore, TrialResult
+from paribus.record.result import HeldoutScore, Score, TaskScore, TrialResult
 from paribus.record.rules import Rules, replaceable
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Recorded:
     job: Job
     result: TrialResult
     scores: tuple[HeldoutScore, ...]
+    tasks: tuple[TaskScore, ...] = ()
 
 
 class Store:
@@ -89,10 +90,10 @@ class Store:
         read = read_result(self.folder(trial_id))
         return read if isinstance(read, TrialResult) else None
 
-    def score(self, trial_id: str, score_id: str) -> HeldoutScore | None:
+    def score(self, trial_id: str, score_id: str) -> Score | None:
         """Return one score of a trial; None where there is none or it is damaged."""
         read = read_score(self.folder(trial_id) / "scores" / f"{score_id}.json")
-        return read if isinstance(read, HeldoutScore) else None
+        return read if isinstance(read, Score) else None
 
     def provenance(self, name: str) -> dict[str, Any] | None:
         """Return what results were made by, as they name it; None where that is missing or damaged."""
@@ -122,7 +123,7 @@ class Store:
             return False
         if result.result.outcome != "finished":
             return True
-        return all(self.score(job.trial_id, job.trial.score_id(score)) for score in job.scores)
+        return all(self.score(job.trial_id, score_id) for score_id in job.score_ids)
 
     def superseded_attempt(self, trial_id: str) -> int:
         """Return the number of the latest attempt whose result was superseded; 0 where none was."""
@@ -135,7 +136,8 @@ class Store:
         if result is None or not isinstance(job, Job):
             return None
         read = [read_score(path) for path in sorted(folder.glob("scores/*.json"))]
-        return Recorded(job, result, tuple(one for one in read if isinstance(one, HeldoutScore)))
+        heldout = tuple(one for one in read if isinstance(one, HeldoutScore))
+        return Recorded(job, result, heldout, tuple(one for one in read if isinstance(one, TaskScore)))
 
     # Writing; inside a trial only the holder of its lease does so, except for outcomes that need no attempt
 
@@ -163,7 +165,7 @@ class Store:
         self._move(result.trial_id, ("result.json",), "superseded")
         return self.publish_result(result)
 
-    def publish_score(self, score: HeldoutScore, items: Iterable[dict[str, Any]] | None) -> bool:
+    def publish_score(self, score: Score, items: Iterable[dict[str, Any]] | None) -> bool:
         """Publish a score and before it the rows it was summed from; False where it stands already."""
         folder = self.folder(score.trial_id)
         if items is not None:

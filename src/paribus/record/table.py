@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paribus.plan.design import Plan
-    from paribus.record.result import HeldoutScore, TrialResult
+    from paribus.record.result import HeldoutScore, TaskScore, TrialResult
     from paribus.record.store import Recorded, Store
 
 MEASURED = ("step", "epoch", "split", "group_name", "reading", "metric", "value", "unit")
@@ -59,7 +59,11 @@ def _rows(recorded: Recorded, place: dict[str, str]) -> list[dict[str, Any]]:
         "outcome": recorded.result.result.outcome,
         **place,
     }
-    measured = [*_costs(recorded.result), *(row for score in recorded.scores for row in _scored(score))]
+    measured = [
+        *_costs(recorded.result),
+        *(row for score in recorded.scores for row in _scored(score)),
+        *(row for score in recorded.tasks for row in _figures(score)),
+    ]
     return [head | row for row in measured] or [head]
 
 
@@ -68,6 +72,16 @@ def _costs(result: TrialResult) -> Iterator[dict[str, Any]]:
         value = getattr(result.cost, metric, None)
         if value is not None:
             yield {"metric": metric, "value": float(value), "unit": unit}
+
+
+def _figures(score: TaskScore) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a task: its name stands as the group of the split `tasks`."""
+    for figure in score.figures:
+        metric = figure.metric if figure.task == score.name else f"{figure.task}:{figure.metric}"
+        yield {
+            "step": figure.step, "split": "tasks", "group_name": score.name, "metric": metric,
+            "reading": "last" if figure.step else "base", "value": figure.value, "unit": figure.unit,
+        }  # fmt: skip
 
 
 def _scored(score: HeldoutScore) -> Iterator[dict[str, Any]]:

@@ -31,5 +31,6 @@ class ProgressReader:
         if not lines:
             return []
         line = json.loads(lines[-1])
-        self.share = line["step"] / line["steps"] if line["steps"] else 0.0
+        if not line["phase"].startswith("scoring"):
+            self.share = line["step"] / line["steps"] if line["steps"] else 0.0
         return [{name: line[name] for name in ("phase", "step", "steps", "loss")}]

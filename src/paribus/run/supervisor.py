@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from paribus.errors import RecordError
 from paribus.machine import Machine
-from paribus.plan.trial import CHECKPOINTS, Job
+from paribus.plan.trial import CHECKPOINTS, SCORING, Job
 from paribus.record import lease
 from paribus.record.attempt import Attempt, open_attempt
 from paribus.record.result import Killed
@@ -31,6 +31,7 @@ from paribus.run.events import Clock, Event, Listener, Summary, Tally, Underway,
 from paribus.run.interrupts import Interrupts
 from paribus.run.options import Options, selected
 from paribus.run.progress import ProgressReader
+from paribus.run.rescoring import RESCORE, without_training
 from paribus.techniques.base import Settings
 from paribus.worker import child
 
@@ -247,9 +248,14 @@ class Supervisor:
             environment={**os.environ, **self.environment, **slot.environment, "PARIBUS_ROLE": "worker"},
             base=self.base,
             scratch=scratch,
-            body=self.options.body,
+            body=self._body(attempt.job),
             preload=self.options.preload,
         )
+
+    def _body(self, job: Job) -> str:
+        """Choose what a worker does: train and score, or score alone what has trained and was kept."""
+        alone = self.options.body == child.PERFORM and without_training(job, self.store, self.scratch)
+        return RESCORE if alone else self.options.body
 
     def _collect(self) -> None:
         """Take in the workers that have ended."""
@@ -281,7 +287,8 @@ class Supervisor:
     def _clear_scratch(self, job: Job) -> None:
         """Remove what only a next attempt would have used, and leave the weights that are kept."""
         folder = self.scratch / job.trial_id
-        shutil.rmtree(folder if job.keep == "none" else folder / CHECKPOINTS, ignore_errors=True)
+        for left in [folder] if job.keep == "none" else [folder / CHECKPOINTS, folder / SCORING]:
+            shutil.rmtree(left, ignore_errors=True)
 
     def _report_progress(self) -> None:
         for running in self.running.values():

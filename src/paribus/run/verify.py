@@ -67,7 +67,9 @@ def verify(
     with tempfile.TemporaryDirectory(dir=scratch or cache_folder("verify"), prefix="verify-") as folder:
         again = Store(Path(folder) / "results")
         options = replace(options or Options(), scratch=Path(folder) / "weights")
-        jobs = [job.model_copy(update={"keep": "none", "checkpoint_every": None}) for job in chosen]
+        jobs = [
+            job.model_copy(update={"keep": "none", "checkpoint_every": None, "tasks": ()}) for job in chosen
+        ]
         if run_jobs(jobs, plan.study.folder, again, machine, options).interrupted:
             raise KeyboardInterrupt
         found = again.recorded()

@@ -33,7 +33,7 @@ from paribus.record.store import Store
 from paribus.worker.crash import crash, without_paths
 
 if TYPE_CHECKING:
-    from paribus.worker.perform import Performed, Progress
+    from paribus.worker.performed import Performed, Progress
 
 PERFORM = "paribus.worker.perform:perform"
 PRELOAD = ("torch", "transformers", "peft", "pyarrow.parquet", "paribus.worker.perform")

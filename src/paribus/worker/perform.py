@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,63 +14,21 @@ import torch
 
 from paribus.errors import ModelError
 from paribus.plan.trial import CHECKPOINTS, Job, Trial, identity
-from paribus.record.result import (
-    Cost,
-    Counts,
-    Finished,
-    HeldoutScore,
-    Identity,
-    Outcome,
-    Unsupported,
-)
+from paribus.record.result import Finished, HeldoutScore, Identity, Unsupported
 from paribus.score.heldout import Scorer
-from paribus.sources.examples import Example, shared_prompts
-from paribus.sources.load import load_splits
-from paribus.sources.models import locate
 from paribus.techniques import Live, NoEffect
 from paribus.techniques.tuning import weights
 from paribus.train import classifier
 from paribus.train.checkpoint import Checkpoints
-from paribus.train.data import Encoded, encode, load_tokenizer
 from paribus.train.memory import out_of_memory
-from paribus.train.model import starting_model
 from paribus.train.objective import objective
 from paribus.train.reading import Reader
 from paribus.train.session import Trained, optimizer_steps, train
-from paribus.worker import unchanged
 from paribus.worker.keep import Keeper
 from paribus.worker.limit import limit_bytes, limited
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a trial stands: phase (loading, training, done), optimizer steps done and to do, last loss."""
-
-    phase: str
-    step: int
-    steps: int
-    loss: float | None
-
-
-@dataclass(frozen=True)
-class Performed:
-    """What a trial gave; everything but the outcome is absent where the trial did not get that far.
-
-    `proof` is each technique's evidence by axis, `steps` a row for each optimizer step (step, epoch, loss,
-    grad_norm, learning_rate, tokens, target_tokens), `items` rows of single examples by score id (step,
-    split, group, example_id, loss_sum, targets, correct).
-    """
-
-    outcome: Outcome
-    resolved: dict[str, Any] = field(default_factory=dict)
-    counts: Counts | None = None
-    identity: Identity | None = None
-    cost: Cost | None = None
-    proof: dict[str, dict[str, Any]] = field(default_factory=dict)
-    warnings: tuple[str, ...] = ()
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    scores: tuple[HeldoutScore, ...] = ()
-    items: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+from paribus.worker.loading import Loaded, load
+from paribus.worker.performed import Performed, Progress
+from paribus.worker.tasks import TaskScorer
 
 
 @dataclass
@@ -77,17 +36,6 @@ class _Phase:
     """What is going on, for the words of an out-of-memory outcome."""
 
     now: str = "loading"
-
-
-@dataclass(frozen=True)
-class _Loaded:
-    model: Any
-    train: list[Encoded]
-    scorers: dict[str, Scorer]
-    pad_token_id: int
-    base: Path
-    shared: dict[str, int]
-    warnings: tuple[str, ...] = ()
 
 
 def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Progress], None]) -> Performed:
@@ -98,9 +46,13 @@ def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Progress], 
     """
     phase = _Phase()
     try:
-        with _one_thread(), limited(job.memory_gib):
+        with one_thread(), limited(job.memory_gib):
             progress(Progress("loading", 0, 0, None))
-            return _trained(job, _load(job, base), scratch, progress, phase)
+            loaded = load(job, base)
+            tasks = TaskScorer(job, loaded.tokenizer, base, scratch, partial(tell, progress))
+            phase.now = "scoring"
+            tasks.before(loaded.model)
+            return _trained(job, loaded, tasks, scratch, progress, phase)
     except NoEffect as found:
         return Performed(Unsupported(technique=found.technique, reason=found.reason, way_out=found.way_out))
     except (MemoryError, RuntimeError, ModelError) as error:
@@ -111,43 +63,18 @@ def perform(job: Job, base: Path, scratch: Path, progress: Callable[[Progress], 
         return Performed(full if limit is None else full.model_copy(update={"limit_bytes": limit}))
 
 
-def _load(job: Job, base: Path) -> _Loaded:
-    trial = job.trial
-    files = locate(trial.model, base)
-    tokenizer = load_tokenizer(files)
-    splits = load_splits(trial.data, base, trial.task)
-    unchanged.check(job, files, splits, base)
-
-    def encoded(found: Iterable[Example]) -> list[Encoded]:
-        length = trial.training.max_length
-        return encode(found, tokenizer, trial.data, length, trial.task, splits.classes)
-
-    rows = encoded(splits.train)
-    held: Any = {
-        split: {group: encoded(found) for group, found in getattr(splits, split).items()}
-        for split in ("validation", "test")
-    }
-    scorers = {
-        trial.score_id(setting): Scorer(setting, rows, held, task=trial.task) for setting in job.scores
-    }
-    pad = tokenizer.pad_token_id
-    model = starting_model(trial, files, len(splits.classes))
-    left_out = _left_out(len(splits.train), len(rows))
-    shared = shared_prompts(splits)
-    return _Loaded(model, rows, scorers, 0 if pad is None else pad, base, shared, left_out)
-
-
-def _left_out(planned: int, used: int) -> tuple[str, ...]:
-    """Say so where examples were left out because truncation took every target of theirs."""
-    if planned == used:
-        return ()
-    return (
-        f"{planned - used} of {planned} training examples have no target within max_length and were left out",
-    )
+def tell(progress: Callable[[Progress], None], name: str, done: int, of: int) -> None:
+    """Say how far the scoring of a task is."""
+    progress(Progress(f"scoring {name}", done, of, None))
 
 
 def _trained(
-    job: Job, loaded: _Loaded, scratch: Path, progress: Callable[[Progress], None], phase: _Phase
+    job: Job,
+    loaded: Loaded,
+    tasks: TaskScorer,
+    scratch: Path,
+    progress: Callable[[Progress], None],
+    phase: _Phase,
 ) -> Performed:
     trial = job.trial
     steps = optimizer_steps(trial.training, len(loaded.train))
@@ -184,6 +111,9 @@ def _trained(
         if keeper.saved_bytes is not None and result.diverged is None:
             proof["tuning"]["saved_bytes"] = keeper.saved_bytes
         resolved = result.resolved | _resolved(model)
+        if result.diverged is None:
+            phase.now = "scoring"
+            tasks.after(model, len(result.curve), partial(merged, trial, model))
     progress(Progress("done", len(result.curve), result.resolved["steps"], result.curve[-1]["loss"]))
     return Performed(
         outcome=result.diverged or Finished(),
@@ -194,12 +124,12 @@ def _trained(
         proof=proof,
         warnings=(*loaded.warnings, *result.warnings, *told, *keeper.warnings),
         steps=result.curve,
-        scores=tuple(_score(job, key, scorer, loaded) for key, scorer in loaded.scorers.items()),
-        items={key: scorer.items() for key, scorer in loaded.scorers.items()},
+        scores=(*(_score(job, key, one, loaded) for key, one in loaded.scorers.items()), *tasks.scores),
+        items={key: scorer.items() for key, scorer in loaded.scorers.items()} | tasks.items,
     )
 
 
-def _score(job: Job, key: str, scorer: Scorer, loaded: _Loaded) -> HeldoutScore:
+def _score(job: Job, key: str, scorer: Scorer, loaded: Loaded) -> HeldoutScore:
     """Return a score, with how many of the prompts it is read on were trained on."""
     score = scorer.score(job.trial_id, key)
     groups = {reading.group for reading in score.curve if reading.split == "test"}
@@ -207,7 +137,12 @@ def _score(job: Job, key: str, scorer: Scorer, loaded: _Loaded) -> HeldoutScore:
     return score.model_copy(update={"shared_prompts": shared})
 
 
-def _checkpoints(job: Job, loaded: _Loaded, keeper: Keeper, scratch: Path) -> Checkpoints | None:
+def merged(trial: Trial, model: Any) -> Any:
+    """Return a copy of a trained model with its update inside the base's weights; None where it cannot be."""
+    return trial.tuning.merged(copy.deepcopy(model))
+
+
+def _checkpoints(job: Job, loaded: Loaded, keeper: Keeper, scratch: Path) -> Checkpoints | None:
     """Say where a job's checkpoints stand; one that was read or kept otherwise is none of this job's."""
     if job.checkpoint_every is None:
         return None
@@ -281,7 +216,7 @@ def _resolved(model: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Sum in one order: with more threads a rerun would differ in its last bits."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

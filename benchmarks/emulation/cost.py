@@ -1,6 +1,6 @@
 """How much longer a trial takes where precision is emulated: its processor time over that of fp32.
 
-`python benchmarks/emulation/measure.py [--rounds 3] [--epochs 8] [--only fp8]` trains the quickstart's base
+`python benchmarks/emulation/cost.py [--rounds 3] [--epochs 8] [--only fp8]` trains the quickstart's base
 cell in fp32 and at every level, in one process and on one thread, in rounds: a ratio is that of a level and
 of fp32 in the same round, and what is written to `results.json` is the median over rounds. Where only some
 levels are asked for, nothing is written.
