@@ -105,11 +105,11 @@ def failing(ask: Callable[[], Any]) -> str:
 )
 def test_replies_are_read_and_never_guessed(server: Server, reply: str | None, verdict: str) -> None:
     server.replies = [completion(reply)]
-    assert judge(server).verdict("Add 2 and 2.", "4", "5") == verdict
+    assert judge(server).of("Add 2 and 2.", "4", "5") == (verdict, None)
 
 
 def test_what_the_endpoint_is_sent(server: Server) -> None:
-    judge(server).verdict("Write {braces}.", "one answer", "another {answer}")
+    judge(server).of("Write {braces}.", "one answer", "another {answer}")
     ((path, key, body),) = server.seen
     assert path == "/v1/chat/completions"
     assert key == f"Bearer {KEY}"
@@ -123,54 +123,54 @@ def test_what_the_endpoint_is_sent(server: Server) -> None:
 @pytest.mark.parametrize("end", ["", "/", "/v1", "/v1/", "/v1/chat/completions"])
 def test_an_address_may_be_written_to_any_length(server: Server, end: str) -> None:
     setting = EndpointJudge(url=server.url + end, model="wise", key_variable="JUDGE_KEY")
-    assert judges.opened(setting, Path(), CPU).verdict("i", "a", "b") == "first"
+    assert judges.opened(setting, Path(), CPU).of("i", "a", "b").verdict == "first"
     assert server.seen[0][0] == "/v1/chat/completions"
 
 
 def test_without_a_key_none_is_sent(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY")
-    judge(server).verdict("i", "a", "b")
+    judge(server).of("i", "a", "b")
     assert server.seen[0][1] is None
 
 
 def test_a_busy_server_is_asked_again_later_each_time(server: Server, waits: list[float]) -> None:
     server.replies = [(429, {"Retry-After": "7"}, {}), (503, {}, {}), (500, {}, {}), completion("B")]
-    assert judge(server).verdict("i", "a", "b") == "second"
+    assert judge(server).of("i", "a", "b").verdict == "second"
     assert waits == [7, 2, 4]
     assert len(server.seen) == 4
 
 
 def test_a_server_that_stays_busy_is_an_error(server: Server, waits: list[float]) -> None:
     server.replies = [(429, {"Retry-After": "9999"}, {})]
-    said = failing(lambda: judge(server, retries=2).verdict("i", "a", "b"))
+    said = failing(lambda: judge(server, retries=2).of("i", "a", "b"))
     assert "HTTP 429 (asked 3 times)" in said and "'wise'" in said
     assert waits == [60, 60]
 
 
 def test_a_refusal_is_not_asked_again_and_shows_no_key(server: Server, waits: list[float]) -> None:
     server.replies = [(401, {}, {"error": f"Incorrect API key provided: {KEY}"})]
-    said = failing(lambda: judge(server).verdict("i", "a", "b"))
+    said = failing(lambda: judge(server).of("i", "a", "b"))
     assert "HTTP 401" in said and "provided: ***" in said and "JUDGE_KEY" in said
     assert waits == [] and len(server.seen) == 1
 
 
 def test_the_key_follows_no_redirection(server: Server) -> None:
     server.replies = [(302, {"Location": f"{server.url}/elsewhere"}, {}), completion("A")]
-    assert "no key is sent" in failing(lambda: judge(server).verdict("i", "a", "b"))
+    assert "no key is sent" in failing(lambda: judge(server).of("i", "a", "b"))
     assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize("answer", [{"choices": []}, {"error": "no"}, [], b"<html>", b"\xff"])
 def test_what_is_no_completion_is_an_error(server: Server, answer: Any) -> None:
     server.replies = [(200, {}, answer)]
-    assert "no chat completion" in failing(lambda: judge(server).verdict("i", "a", "b"))
+    assert "no chat completion" in failing(lambda: judge(server).of("i", "a", "b"))
 
 
 def test_a_server_that_is_gone_or_silent_is_an_error(waits: list[float], monkeypatch: Any) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     silent = HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)  # takes connections, and nobody answers
     setting = EndpointJudge(url=f"http://127.0.0.1:{silent.server_port}", model="m", timeout_seconds=0.05)
-    ask = lambda: judges.opened(setting, Path(), CPU).verdict("i", "a", "b")  # noqa: E731
+    ask = lambda: judges.opened(setting, Path(), CPU).of("i", "a", "b")  # noqa: E731
     assert "timed out (asked 4 times)" in failing(ask)
     silent.server_close()
     assert "refused" in failing(ask)
@@ -203,7 +203,6 @@ def test_a_local_judge_says_the_likelier_letter() -> None:
     found = judges.opened(LikelihoodJudge(path=BASE), Path(), CPU)
     model: Any = AutoModelForCausalLM.from_pretrained(BASE).eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(BASE)
-    seen = set()
     for first, second in (("red", "blue"), ("a long answer", "no"), ("7", "seven"), ("x", "x y z")):
         text = judges.QUESTION.format(instruction="Name it.", first=first, second=second, tie="")
         turns = [{"role": "user", "content": text}]
@@ -214,15 +213,14 @@ def test_a_local_judge_says_the_likelier_letter() -> None:
             with torch.no_grad():
                 logits = model(torch.tensor([asked + answer])).logits[0, len(asked) - 1 : -1]
             sums.append(logits.log_softmax(-1).gather(1, torch.tensor([answer]).T).sum().item())
-        wanted = "first" if sums[0] > sums[1] else "second"
-        assert found.verdict("Name it.", first, second) == wanted
-        seen.add(wanted)
-    assert seen
+        verdict, odds = found.of("Name it.", first, second)
+        assert odds == pytest.approx(sums[0] - sums[1], abs=1e-4)
+        assert verdict == ("first" if sums[0] > sums[1] else "second")
 
 
 def test_a_question_beyond_the_context_is_no_verdict() -> None:
     found = judges.opened(LikelihoodJudge(path=BASE), Path(), CPU)
-    assert found.verdict("Name it.", "word " * 300, "no") == "too_long"
+    assert found.of("Name it.", "word " * 300, "no") == ("too_long", None)
 
 
 def test_a_local_judge_is_one_model_with_one_hash(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from paribus.errors import ModelError, ParibusError
 from paribus.plan.scoring import EndpointJudge, LikelihoodJudge
@@ -42,10 +42,17 @@ Which answer is better? Reply with one letter: A or B{tie}."""
 TIE: Final = ", or C where they are equally good"
 
 
+class Said(NamedTuple):
+    """What a judge said of a pair; `log_odds` of the first answer over the second, where it computes them."""
+
+    verdict: Verdict
+    log_odds: float | None = None
+
+
 class Judge(Protocol):
     """Says which of two answers is better."""
 
-    def verdict(self, instruction: str, first: str, second: str) -> Verdict: ...
+    def of(self, instruction: str, first: str, second: str) -> Said: ...
 
 
 def check(setting: EndpointJudge | LikelihoodJudge, base: Path) -> str:
@@ -69,10 +76,10 @@ class Asked:
 
     endpoint: Endpoint
 
-    def verdict(self, instruction: str, first: str, second: str) -> Verdict:
+    def of(self, instruction: str, first: str, second: str) -> Said:
         """Ask which answer is better; raises ParibusError where the endpoint does not answer."""
         text = QUESTION.format(instruction=instruction, first=first, second=second, tie=TIE)
-        return _read(self.endpoint.reply(text))
+        return Said(_read(self.endpoint.reply(text)))
 
 
 def _read(reply: str) -> Verdict:
@@ -97,18 +104,18 @@ class Likelihood:
     letters: tuple[list[int], list[int]]
     context: int | None
 
-    def verdict(self, instruction: str, first: str, second: str) -> Verdict:
+    def of(self, instruction: str, first: str, second: str) -> Said:
         """Read the question once, and compare the two letters behind it."""
         import torch
 
         text = QUESTION.format(instruction=instruction, first=first, second=second, tie="")
         ids = [*self._question(text), *self.letters[0][:-1]]
         if self.context is not None and len(ids) >= self.context:
-            return "too_long"
+            return Said("too_long")
         with torch.inference_mode():
             logits = self.model(input_ids=torch.tensor([ids], device=self.model.device)).logits[0, -1]
-        a, b = (float(logits[letter[-1]]) for letter in self.letters)
-        return "tie" if a == b else "first" if a > b else "second"
+        odds = float(logits[self.letters[0][-1]]) - float(logits[self.letters[1][-1]])
+        return Said("first" if odds > 0 else "second" if odds < 0 else "tie", odds)
 
     def _question(self, text: str) -> list[int]:
         if not self.tokenizer.chat_template:
