@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from paribus.errors import DataError, Place
 from paribus.plan.scoring import Benchmark
+from paribus.score.answers import write_texts
 from paribus.score.benchmark_figures import Document, Leaf, choices, figures, group_figures, items, measure
 from paribus.score.lm import InMemoryLM
 from paribus.score.lm_eval_calls import calling
@@ -53,7 +53,8 @@ def score(setting: Benchmark, subject: Subject) -> Scored:
     for name, group in loaded.groups.items():
         with calling(name):
             found += group_figures(group, leaves, of_leaves, subject.step)
-    _write_texts(setting, leaves, subject)
+    if texts := _texts(leaves):
+        write_texts(subject, setting.name, texts)
     return Scored(tuple(found), [row for leaf in leaves for row in items(leaf)], _counts(leaves))
 
 
@@ -120,17 +121,12 @@ def _counts(leaves: Sequence[Leaf]) -> dict[str, int]:
     return {"truncated": truncated} | ({"ties": sum(ties)} if ties else {})
 
 
-def _write_texts(setting: Benchmark, leaves: Sequence[Leaf], subject: Subject) -> None:
-    """Write generated answers, a line a document, where the study allows texts."""
-    lines = [
-        json.dumps({"task": leaf.name, "doc_id": document.id, "text": request.resps[0]}, ensure_ascii=False)
+def _texts(leaves: Sequence[Leaf]) -> list[dict[str, str]]:
+    """List generated answers, one a document; none of a task that generates nothing."""
+    return [
+        {"task": leaf.name, "doc_id": str(document.id), "text": request.resps[0]}
         for leaf in leaves
         for document in leaf.documents
         for request in document.requests
         if request.request_type == "generate_until"
     ]
-    if subject.texts is None or not lines:
-        return
-    subject.texts.mkdir(parents=True, exist_ok=True)
-    path = subject.texts / f"{setting.name}-{subject.step:06d}.jsonl"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -13,8 +13,12 @@ import jinja2
 import torch
 from lm_eval import utils
 from lm_eval.api.model import TemplateLM
+from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
 from lm_eval.models.utils import (
+    handle_stop_sequences,
     has_bos_prefix,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
     resolve_max_length,
 )
 
@@ -141,7 +145,53 @@ class InMemoryLM(TemplateLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """Return greedy answers, each up to the first of its stop sequences."""
-        raise NotImplementedError
+        self.notes = [{"truncated": 0} for _ in requests]
+        texts = []
+        for index, request in enumerate(requests):
+            context, wanted = request.args
+            stops, most = self._stops(wanted)
+            prompt, room = self.tok_encode(context), self.max_length - most
+            try:
+                if len(prompt) > room:
+                    self._cut(index, len(prompt), room, possible=room > 0)
+                text, tokens, ties = self._greedy(index, prompt[-room:], stops, most)
+            except _UnusableError as fault:
+                raise fault.of(request) from fault
+            self.notes[index] |= {"tokens": tokens, "ties": ties}
+            texts.append(text)
+        return texts
+
+    def _stops(self, wanted: dict[str, Any]) -> tuple[list[str], int]:
+        """Return the stop sequences of an answer and how many tokens it may have."""
+        known = normalize_gen_kwargs(wanted, DEFAULT_MAX_GEN_TOKS)
+        stops = handle_stop_sequences(list(known["until"]), eos=self.tokenizer.decode(self.eot_token_id))
+        return [stop for stop in stops if stop], self.max_gen_toks or known["max_gen_toks"]
+
+    def _greedy(self, index: int, prompt: list[int], stops: list[str], most: int) -> tuple[str, int, int]:
+        """Decode one answer: its text, how many tokens it has, and at how many of them others were as likely."""
+        import transformers
+
+        def stopped(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+            text = self.tokenizer.decode(ids[0, len(prompt) :])
+            return torch.tensor([any(stop in text for stop in stops)], device=ids.device)
+
+        ids = torch.tensor([prompt], device=next(self.model.parameters()).device)
+        made: Any = self.model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=most,
+            do_sample=False,
+            stopping_criteria=transformers.StoppingCriteriaList([stopped]),
+            pad_token_id=self.eot_token_id,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        if not all(logits.max().isfinite() for logits in made.logits):
+            raise _not_finite(index)
+        ties = sum(int((logits == logits.max()).sum() > 1) for logits in made.logits)
+        new = made.sequences[0, len(prompt) :].tolist()
+        text = postprocess_generated_text(self.tokenizer.decode(new, skip_special_tokens=True), stops, None)
+        return text, len(new), ties
 
     def check_room(self, request: Instance) -> None:
         """Raise ParibusError where a request's prompt is too long, before hours go into others."""

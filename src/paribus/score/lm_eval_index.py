@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._index import Entry, Kind
+from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from paribus.errors import ParibusError, Place
@@ -43,14 +43,16 @@ def find(setting: Benchmark, base: Path) -> tuple[TaskManager, str]:
         raise ParibusError(
             f"not a task: {reason_of(fault)}", place=Place(path), way_out="See lm-eval's guide to new tasks."
         ) from fault
-    if not any(isinstance(config.get(key), str) for key in ("task", "group")):
+    name = config.get("group", config.get("task"))
+    if not isinstance(name, str):
         raise ParibusError(
             "not a task: it has neither task: NAME nor group: NAME.",
             place=Place(path),
             way_out="Give it a name, as in: task: my_task",
         )
     manager = copy(_manager()) if "group" in config else TaskManager(include_defaults=False)
-    return manager, str(path)
+    manager._index = {**manager.task_index, name: Entry(name, TaskIndex._kind_of(config), path)}
+    return manager, name
 
 
 def _nearest(name: str, manager: TaskManager) -> str:
