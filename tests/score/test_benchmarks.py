@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import lm_eval
-import lm_eval.models.huggingface as huggingface
 import pytest
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.evaluator import evaluate
+from lm_eval.models import huggingface
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from paribus import embedded
 from paribus.errors import ParibusError
 from paribus.plan.scoring import Benchmark
-from paribus.score import benchmarks, lm_eval_index, lm_eval_tasks
+from paribus.score import benchmarks, lm_eval_tasks
 from paribus.score.blocks import Blocks
 from paribus.score.lm import InMemoryLM
 from paribus.score.subject import Scored, Subject
@@ -243,3 +244,197 @@ def test_figures_are_those_of_lm_evals_own_evaluation(folder: Path, setting: dic
                 if ours["loglikelihoods"] is not None:
                     values = [response[0] for response in row["filtered_resps"]]
                     assert ours["loglikelihoods"] == pytest.approx(values, abs=1e-5)
+
+
+def test_each_figure_has_its_chance_and_number_and_the_bases_floor(folder: Path) -> None:
+    base = benchmarks.score(benchmark(**BOTH), subject(folder)).figures
+    assert [(figure.task, figure.metric, figure.n) for figure in base] == [
+        ("mmlu_anatomy", "acc,none", 9),
+        ("mmlu_astronomy", "acc,none", 5),
+        ("two", "acc,none", 14),
+    ]
+    assert {figure.chance for figure in base} == {0.25}
+    assert {figure.unit for figure in base} == {"share of items"}
+    assert base[2].value == pytest.approx((base[0].value * 9 + base[1].value * 5) / 14)
+    assert {figure.at_floor for figure in base} == {True}
+    trained = benchmarks.score(benchmark(**BOTH), subject(folder, step=7)).figures
+    assert {(figure.step, figure.at_floor) for figure in trained} == {(7, None)}
+    generated = benchmarks.score(benchmark(**GSM8K, limit=2), subject(folder)).figures
+    assert [figure.metric for figure in generated] == [
+        "exact_match,strict-match",
+        "exact_match,flexible-extract",
+    ]
+    assert {(figure.value, figure.chance, figure.n, figure.at_floor) for figure in generated} == {
+        (0.0, 0.0, 2, True)
+    }
+
+
+def test_items_have_what_the_model_gave_and_no_texts(folder: Path) -> None:
+    scored = benchmarks.score(benchmark(**ANATOMY), subject(folder))
+    assert [(row["task"], row["doc_id"], row["metric"]) for row in scored.items] == [
+        ("mmlu_anatomy", number, "acc,none") for number in range(9)
+    ]
+    for number, row in enumerate(scored.items):
+        best = max(range(4), key=lambda index: row["loglikelihoods"][index])
+        assert row["value"] == float(best == number % 4)
+        assert (row["tokens"], row["ties"], row["truncated"]) == (None, None, False)
+    assert scored.counts == {"truncated": 0}
+    texts = folder / "texts"
+    generated = benchmarks.score(benchmark(**GSM8K), subject(folder, step=3, texts=texts))
+    assert {(row["tokens"], row["loglikelihoods"]) for row in generated.items} == {(8, None)}
+    assert set(generated.counts) == {"truncated", "ties"}
+    assert "swan" not in json.dumps(generated.items)
+    lines = [json.loads(line) for line in (texts / "b-3.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [line["doc_id"] for line in lines] == list(range(10))
+    assert all(line["answer"] for line in lines)
+    assert not (folder / "none").exists()
+
+
+def test_limits_and_seeds(folder: Path) -> None:
+    def prompts(**settings: Any) -> list[str]:
+        seen: list[str] = []
+
+        class Watched(InMemoryLM):
+            def generate_until(self, requests: Any, disable_tqdm: bool = True) -> list[str]:
+                seen.extend(request.args[0] for request in requests)
+                return super().generate_until(requests)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("paribus.score.benchmark_run.InMemoryLM", Watched)
+            benchmarks.score(benchmark(**GSM8K | settings), subject(folder))
+        return seen
+
+    state = random.getstate()
+    first = prompts(limit=3)
+    assert len(first) == 3
+    assert prompts(limit=3) == first
+    assert prompts(limit=99)[:3] == first
+    assert len(prompts(limit=99)) == 10
+    assert prompts(limit=3, seed=5) != first
+    assert random.getstate() == state
+    assert [prompt.count("####") for prompt in prompts(limit=2, num_fewshot=2)] == [2, 2]
+    assert [prompt.count("####") for prompt in prompts(limit=2, num_fewshot=0)] == [0, 0]
+
+
+def test_the_chat_template_stands_around_prompts_as_in_lm_eval(folder: Path) -> None:
+    setting = benchmark(**GSM8K, num_fewshot=1)
+    (task,) = lm_eval_tasks.load(setting, folder).tasks.values()
+    lm, made = InMemoryLM(model(), tokenizer()), []
+    for template in (lm.apply_chat_template, reference().apply_chat_template):
+        task.set_fewshot_seed(1234)
+        task.build_all_requests(
+            limit=3, apply_chat_template=True, fewshot_as_multiturn=True, chat_template=template
+        )
+        made.append([request.args for request in task.instances])
+    assert made[0] == made[1]
+    assert made[0][0][0].startswith("<bos><user> Question: How many")
+    benchmarks.score(setting.model_copy(update={"apply_chat_template": True, "limit": 1}), subject(folder))
+    bare = AutoTokenizer.from_pretrained(embedded.BASE)
+    bare.chat_template = None
+    with pytest.raises(ParibusError, match="no chat template"):
+        InMemoryLM(model(), bare).apply_chat_template([{"role": "user", "content": "a"}])
+    bare.chat_template = "{{ raise_exception('no system') if messages[0].role == 'system' else 'x' }}"
+    turns = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "a"}]
+    assert InMemoryLM(model(), bare).apply_chat_template(turns) == "x"
+    bare.chat_template = "{{ raise_exception('never') }}"
+    with pytest.raises(ParibusError, match="refuses the prompt: never"):
+        InMemoryLM(model(), bare).apply_chat_template(turns)
+
+
+def test_an_interrupted_scoring_goes_on_where_it_stopped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paribus.score.benchmark_run.BLOCK", 4)
+    whole = benchmarks.score(benchmark(**BOTH), subject(folder))
+    heard: list[tuple[int, int]] = []
+
+    def interrupt(done: int, of: int) -> None:
+        heard.append((done, of))
+        if done == 9:
+            raise KeyboardInterrupt
+
+    kept = Blocks(folder / "blocks")
+    with pytest.raises(KeyboardInterrupt):
+        benchmarks.score(benchmark(**BOTH), subject(folder, blocks=kept, tell=interrupt))
+    assert heard == [(4, 14), (8, 14), (9, 14)]
+    passes: list[Any] = []
+    hook = model(2048).register_forward_hook(lambda *given: passes.append(1))
+    again = benchmarks.score(benchmark(**BOTH), subject(folder, blocks=kept))
+    hook.remove()
+    assert (again.figures, again.items, again.counts) == (whole.figures, whole.items, whole.counts)
+    assert len(passes) == 2  # the second subject's two blocks alone
+
+
+def test_nothing_of_lm_evals_chatter_is_shown(folder: Path, capfd: Any, caplog: Any) -> None:
+    benchmarks.check(benchmark(**BOTH), folder)
+    benchmarks.score(benchmark(**GSM8K, limit=1), subject(folder))
+    assert capfd.readouterr() == ("", "")
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("lm_eval")] == []
+
+
+def test_truncated_prompts_are_counted(folder: Path) -> None:
+    with pytest.raises(ParibusError, match="mmlu_anatomy, document 0: its") as said:
+        benchmarks.score(benchmark(**ANATOMY), subject(folder, model(32)))
+    assert "truncate: true" in str(said.value)
+    scored = benchmarks.score(benchmark(**ANATOMY, truncate=True), subject(folder, model(32)))
+    assert scored.counts == {"truncated": 9}
+    assert all(row["truncated"] for row in scored.items)
+    with pytest.raises(ParibusError, match="gsm8k, document 0: its"):
+        benchmarks.score(benchmark(**GSM8K | {"limit": 1}), subject(folder, model(32)))
+    with pytest.raises(ParibusError, match="gsm8k, document 0: its") as said:
+        setting = benchmark(**GSM8K | {"limit": 1, "max_gen_toks": 99, "truncate": True})
+        benchmarks.score(setting, subject(folder, model(32)))
+    assert "max_gen_toks" in str(said.value)
+
+
+OWN = """
+task: own
+output_type: multiple_choice
+test_split: test
+doc_to_text: "{{text}}"
+doc_to_choice: "{{choices}}"
+doc_to_target: "{{label}}"
+process_docs: !function helpers.shuffled
+metric_list: [{metric: acc}, {metric: mcc}]
+"""
+SHUFFLED = """
+import random
+
+def shuffled(docs):
+    def one(doc):
+        choices = list(doc["choices"])
+        random.shuffle(choices)
+        right = doc["choices"][doc["answer"]]
+        return {"text": doc["question"], "choices": choices, "label": choices.index(right)}
+    return docs.map(one, remove_columns=["answer", "question", "subject"])
+"""
+
+
+def test_a_users_own_task_may_have_python_code_and_draw_in_it(folder: Path) -> None:
+    (folder / "own.yaml").write_text(OWN)
+    (folder / "helpers.py").write_text(SHUFFLED)
+    setting = benchmark(file=Path("own.yaml"), data="mmlu/test/anatomy_test.jsonl")
+    one, other = (benchmarks.score(setting, subject(folder)) for _ in range(2))
+    assert (one.figures, one.items) == (other.figures, other.items)
+    assert [figure.metric for figure in one.figures] == ["acc,none", "mcc,none"]
+    assert one.figures[1].chance is None
+    assert one.figures[1].unit == "mcc"
+    assert one.figures[1].standard_error is not None
+    before = benchmarks.check(setting, folder)
+    assert before == benchmarks.check(setting, folder)
+    (folder / "helpers.py").write_text(SHUFFLED + "# another\n")
+    assert benchmarks.check(setting, folder) != before
+
+
+def test_the_hash_is_of_yaml_files_and_documents(folder: Path) -> None:
+    hashes = {
+        name: benchmarks.check(benchmark(**one), folder) for name, one in (("a", ANATOMY), ("g", GSM8K))
+    }
+    assert len(set(hashes.values())) == 2
+    (folder / "mmlu" / "test" / "astronomy_test.jsonl").write_text("nothing it reads")
+    assert benchmarks.check(benchmark(**ANATOMY), folder) == hashes["a"]
+    rows = [chosen(number) for number in range(8)]
+    written(folder / "mmlu" / "test" / "anatomy_test.jsonl", rows)
+    assert benchmarks.check(benchmark(**ANATOMY), folder) != hashes["a"]
+    written(folder / "gsm8k" / "train.jsonl", QUESTIONS[11:])
+    assert benchmarks.check(benchmark(**GSM8K), folder) != hashes["g"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,7 +12,6 @@ from typing import Any, Final
 
 from paribus.errors import DataError, Place
 from paribus.plan.scoring import Benchmark
-from paribus.score.answers import write_texts
 from paribus.score.benchmark_figures import Document, Leaf, choices, figures, group_figures, items, measure
 from paribus.score.lm import InMemoryLM
 from paribus.score.lm_eval_calls import calling
@@ -53,8 +53,7 @@ def score(setting: Benchmark, subject: Subject) -> Scored:
     for name, group in loaded.groups.items():
         with calling(name):
             found += group_figures(group, leaves, of_leaves, subject.step)
-    if texts := _texts(leaves):
-        write_texts(subject, setting.name, texts)
+    _write_texts(setting, leaves, subject)
     return Scored(tuple(found), [row for leaf in leaves for row in items(leaf)], _counts(leaves))
 
 
@@ -121,12 +120,18 @@ def _counts(leaves: Sequence[Leaf]) -> dict[str, int]:
     return {"truncated": truncated} | ({"ties": sum(ties)} if ties else {})
 
 
-def _texts(leaves: Sequence[Leaf]) -> list[dict[str, str]]:
-    """List generated answers, one a document; none of a task that generates nothing."""
-    return [
-        {"task": leaf.name, "doc_id": str(document.id), "text": request.resps[0]}
+def _write_texts(setting: Benchmark, leaves: Sequence[Leaf], subject: Subject) -> None:
+    """Write generated answers as jsonl, a line a document, where the subject has a folder for texts."""
+    rows = [
+        {"task": leaf.name, "doc_id": document.id, "answer": request.resps[0]}
         for leaf in leaves
         for document in leaf.documents
         for request in document.requests
         if request.request_type == "generate_until"
     ]
+    if subject.texts is None or not rows:
+        return
+    subject.texts.mkdir(parents=True, exist_ok=True)
+    path = subject.texts / f"{setting.name or setting.kind}-{subject.step}.jsonl"
+    with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -1,35 +1,31 @@
 """A model in memory as lm-eval asks for it: log-likelihoods and greedy answers, whatever the batches.
 
-Texts become tokens as in lm-eval's own `HFLM`. Logits are compared in fp32 and summed in fp64.
+Texts become tokens as in lm-eval's own `HFLM`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import jinja2
-import torch
 from lm_eval import utils
 from lm_eval.api.model import TemplateLM
 from lm_eval.defaults import DEFAULT_MAX_GEN_TOKS
-from lm_eval.models.utils import (
-    handle_stop_sequences,
-    has_bos_prefix,
-    normalize_gen_kwargs,
-    postprocess_generated_text,
-    resolve_max_length,
-)
+from lm_eval.models.utils import has_bos_prefix, normalize_gen_kwargs, resolve_max_length
 
 from paribus.errors import ModelError, ParibusError
-from paribus.score.heldout import LOGITS, TOKENS
+from paribus.score.blocks import Blocks
+from paribus.score.generate import Decoding, generate
+from paribus.score.likelihoods import ROWS, likelihoods
+from paribus.score.subject import Subject
+from paribus.score.variants import virtual_tokens
 
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
-
-ROWS: Final = 64
-"""Rows in a batch at most."""
 
 
 class _UnusableError(Exception):
@@ -40,8 +36,11 @@ class _UnusableError(Exception):
         self.index, self.reason, self.way_out = index, reason, way_out
 
     def of(self, request: Instance) -> ParibusError:
-        where = f"{request.task_name}, document {request.doc_id}"
-        return ParibusError(f"{where}: {self.reason}", way_out=self.way_out)
+        return ParibusError(f"{_where(request)}: {self.reason}", way_out=self.way_out)
+
+
+def _where(request: Instance) -> str:
+    return f"{request.task_name}, document {request.doc_id}"
 
 
 class InMemoryLM(TemplateLM):
@@ -79,8 +78,7 @@ class InMemoryLM(TemplateLM):
     @property
     def max_length(self) -> int:
         """Count the tokens that the model reads, those of virtual tokens in front of each row left out."""
-        virtual = getattr(getattr(self.model, "active_peft_config", None), "num_virtual_tokens", None) or 0
-        return resolve_max_length(self.model.config, self.tokenizer) - virtual
+        return resolve_max_length(self.model.config, self.tokenizer) - virtual_tokens(self.model)
 
     @property
     def tokenizer_name(self) -> str:
@@ -130,7 +128,7 @@ class InMemoryLM(TemplateLM):
         found = []
         for request in requests:
             windows = utils.get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
+                token_list=self.tok_encode(request.arguments[0]),
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self.max_length,
                 context_len=1,
@@ -146,79 +144,66 @@ class InMemoryLM(TemplateLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """Return greedy answers, each up to the first of its stop sequences."""
         self.notes = [{"truncated": 0} for _ in requests]
-        texts = []
+        alike: dict[tuple[tuple[str, ...], int], dict[int, list[int]]] = defaultdict(dict)
         for index, request in enumerate(requests):
-            context, wanted = request.args
-            stops, most = self._stops(wanted)
-            prompt, room = self.tok_encode(context), self.max_length - most
+            context, wanted = request.arguments
+            stops, most = self._ends(wanted)
             try:
-                if len(prompt) > room:
-                    self._cut(index, len(prompt), room, possible=room > 0)
-                text, tokens, ties = self._greedy(index, prompt[-room:], stops, most)
+                alike[stops, most][index] = self._prompt(index, context, self.max_length - most)
             except _UnusableError as fault:
                 raise fault.of(request) from fault
-            self.notes[index] |= {"tokens": tokens, "ties": ties}
-            texts.append(text)
+        texts, alone = [""] * len(requests), Subject(self.model, self.tokenizer, Path(), 0, Blocks())
+        for (stops, most), prompts in alike.items():
+            named = [_where(requests[index]) for index in prompts]
+            rows = generate(alone, list(prompts.values()), Decoding(most, stops), keys=named)
+            for index, row in zip(prompts, rows, strict=True):
+                texts[index] = row["text"].removeprefix(" ") if self._strips else row["text"]
+                self.notes[index] |= {"tokens": row["tokens"], "ties": row["ties"]}
         return texts
 
-    def _stops(self, wanted: dict[str, Any]) -> tuple[list[str], int]:
-        """Return the stop sequences of an answer and how many tokens it may have."""
-        known = normalize_gen_kwargs(wanted, DEFAULT_MAX_GEN_TOKS)
-        stops = handle_stop_sequences(list(known["until"]), eos=self.tokenizer.decode(self.eot_token_id))
-        return [stop for stop in stops if stop], self.max_gen_toks or known["max_gen_toks"]
+    def _ends(self, wanted: dict[str, Any]) -> tuple[tuple[str, ...], int]:
+        """Return the stop sequences of an answer, and how many tokens it may have."""
+        known: Any = normalize_gen_kwargs(wanted, DEFAULT_MAX_GEN_TOKS)
+        return tuple(stop for stop in known["until"] if stop), self.max_gen_toks or known["max_gen_toks"]
 
-    def _greedy(self, index: int, prompt: list[int], stops: list[str], most: int) -> tuple[str, int, int]:
-        """Decode one answer: its text, how many tokens it has, and at how many of them others were as likely."""
-        import transformers
+    def _prompt(self, index: int, context: str, room: int) -> list[int]:
+        prompt = self.tok_encode(context) or [self.prefix_token_id]
+        if len(prompt) > room:
+            self._cut(index, len(prompt), room, possible=room > 0)
+        return prompt[-room:]
 
-        def stopped(ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
-            text = self.tokenizer.decode(ids[0, len(prompt) :])
-            return torch.tensor([any(stop in text for stop in stops)], device=ids.device)
-
-        ids = torch.tensor([prompt], device=next(self.model.parameters()).device)
-        made: Any = self.model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=most,
-            do_sample=False,
-            stopping_criteria=transformers.StoppingCriteriaList([stopped]),
-            pad_token_id=self.eot_token_id,
-            output_logits=True,
-            return_dict_in_generate=True,
-        )
-        if not all(logits.max().isfinite() for logits in made.logits):
-            raise _not_finite(index)
-        ties = sum(int((logits == logits.max()).sum() > 1) for logits in made.logits)
-        new = made.sequences[0, len(prompt) :].tolist()
-        text = postprocess_generated_text(self.tokenizer.decode(new, skip_special_tokens=True), stops, None)
-        return text, len(new), ties
+    @cached_property
+    def _strips(self) -> bool:
+        """Say whether decoding strips the space before a first word; lm-eval decodes answers alone."""
+        first, both = (self.tokenizer.encode(text, add_special_tokens=False) for text in ("a", "a b"))
+        return self.tokenizer.decode(both[len(first) :]) == "b"
 
     def check_room(self, request: Instance) -> None:
         """Raise ParibusError where a request's prompt is too long, before hours go into others."""
-        if request.request_type == "loglikelihood" and not self.truncate:
-            tokens = self.tok_encode("".join(request.args))
-            try:
-                self.notes = [{}]
-                self._input(0, tokens, [0])
-            except _UnusableError as fault:
-                raise fault.of(request) from fault
+        if self.truncate or request.request_type == "loglikelihood_rolling":
+            return
+        self.notes = [{}]
+        try:
+            if request.request_type == "generate_until":
+                self._prompt(0, request.arguments[0], self.max_length - self._ends(request.arguments[1])[1])
+            else:
+                self._input(0, self.tok_encode("".join(request.arguments)), [0])
+        except _UnusableError as fault:
+            raise fault.of(request) from fault
 
     def _loglikelihood_tokens(
-        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **ignored: Any
     ) -> list[tuple[float, bool]]:
-        """Score continuations; requests that differ in the last token alone share one pass of the model."""
         self.notes = [{"truncated": 0} for _ in requests]
-        sharing: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for index, (_, context, continuation) in enumerate(requests):
-            sharing[self._input(index, context, continuation)].append(index)
-        found: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
-        for batch in self._batches(sharing):
-            for ids, logits in zip(batch, self._logits(batch), strict=True):
-                for index in sharing[ids]:
-                    continuation = requests[index][2]
-                    found[index] = _scored(
-                        index, logits[len(ids) - len(continuation) : len(ids)], continuation
-                    )
+        read = [
+            (self._input(index, context, continuation), continuation)
+            for index, (_, context, continuation) in enumerate(requests)
+        ]
+        found = likelihoods(self.model, read, self.batch_rows)
+        for index, answer in enumerate(found):
+            if not math.isfinite(answer[0]):
+                way_out = "Its weights diverged or its dtype overflows."
+                raise _UnusableError(index, "the model's logits are not finite numbers.", way_out)
         return found
 
     def _input(self, index: int, context: list[int], continuation: list[int]) -> tuple[int, ...]:
@@ -243,37 +228,3 @@ class InMemoryLM(TemplateLM):
                 else "Take a model with a longer context, or set max_gen_toks to fewer.",
             )
         self.notes[index]["truncated"] = 1
-
-    def _batches(self, inputs: Iterable[tuple[int, ...]]) -> Iterator[list[tuple[int, ...]]]:
-        """Cut inputs, longest first, into batches of bounded size."""
-        order = sorted(inputs, key=lambda ids: -len(ids))
-        budget = max(1, min(TOKENS, LOGITS // self.model.config.get_text_config().vocab_size))
-        while order:
-            count = max(1, min(self.batch_rows, budget // len(order[0])))
-            yield order[:count]
-            order = order[count:]
-
-    def _logits(self, batch: Sequence[tuple[int, ...]]) -> torch.Tensor:
-        """Return logits (row, token, vocabulary) of rows padded on the right, virtual tokens left out."""
-        device = next(self.model.parameters()).device
-        longest = max(map(len, batch))
-        ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in batch], device=device)
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in batch], device=device)
-        with torch.no_grad():
-            return self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, -longest:]
-
-
-def _scored(index: int, logits: torch.Tensor, continuation: list[int]) -> tuple[float, bool]:
-    """Score a continuation by the logits (token, vocabulary) that predict it."""
-    targets = torch.tensor(continuation, device=logits.device)
-    chances = logits.float().log_softmax(-1)
-    value = chances.gather(1, targets.unsqueeze(1)).double().sum().item()
-    if not abs(value) < float("inf"):
-        raise _not_finite(index)
-    return value, bool((chances.argmax(-1) == targets).all())
-
-
-def _not_finite(index: int) -> _UnusableError:
-    return _UnusableError(
-        index, "the model's logits are not finite numbers.", "Its weights diverged or its dtype overflows."
-    )
