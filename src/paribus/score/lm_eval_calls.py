@@ -8,6 +8,7 @@ import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -82,6 +83,7 @@ def hub_or_cache() -> Iterator[None]:
         constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
+@cache
 def _hub_answers() -> bool:
     from huggingface_hub import constants, get_session
 

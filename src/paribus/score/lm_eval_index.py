@@ -36,12 +36,17 @@ def find(setting: Benchmark, base: Path) -> tuple[TaskManager, str]:
         return manager, setting.task
     path = resolve(str(setting.file), base)
     if not path.is_file():
-        raise ParibusError(f"there is no task file {str(path)!r}.", way_out="Correct file:.")
+        raise ParibusError(
+            f"there is no task file {str(path)!r}.",
+            way_out="Correct the path; relative paths start at the study.",
+        )
     try:
         config = load_yaml(path, resolve_func=False)
     except Exception as fault:
         raise ParibusError(
-            f"not a task: {reason_of(fault)}", place=Place(path), way_out="See lm-eval's guide to new tasks."
+            f"not a task: {reason_of(fault)}",
+            place=Place(path),
+            way_out="See docs/new_task_guide.md of lm-eval.",
         ) from fault
     name = config.get("group", config.get("task"))
     if not isinstance(name, str):

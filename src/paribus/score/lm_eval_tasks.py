@@ -13,11 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from lm_eval.api.registry import METRIC_REGISTRY
 from lm_eval.tasks._factory import TaskFactory
 from lm_eval.tasks._index import Entry
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from paribus.errors import ParibusError, Place
+from paribus.errors import ParibusError, Place, nearest
 from paribus.plan.scoring import Benchmark
 from paribus.score.lm_eval_calls import calling, hub_or_cache
 from paribus.score.lm_eval_index import find
@@ -91,13 +92,22 @@ class _Factory(TaskFactory):
             )
         self.fed.add(name)
         documents = partial(_documents, self.data.dataset(config))
-        with calling(name):
+        with calling(name, _unknown_metric(config)):
             return super()._build_task(entry, {**(overrides or {}), "custom_dataset": documents})
 
 
 def _documents(dataset: Any, **_: Any) -> Any:
     """Return the documents, whatever lm-eval passes on from the YAML."""
     return dataset
+
+
+def _unknown_metric(config: dict[str, Any]) -> str | None:
+    """Say which metric lm-eval does not have; it looks for such a one on the hub."""
+    for metric in config.get("metric_list") or []:
+        name = metric.get("metric")
+        if isinstance(name, str) and not name.startswith("/") and name not in METRIC_REGISTRY:
+            return f"lm-eval has no metric {name!r} of its own. {nearest(name, METRIC_REGISTRY)}"
+    return None
 
 
 def _refuse(config: dict[str, Any]) -> None:
@@ -133,6 +143,13 @@ def _set_shots(setting: Benchmark, name: str, task: Any) -> None:
     else:
         task.set_config(key="num_fewshot", value=setting.num_fewshot)
     task.set_fewshot_seed(seed=setting.seed)
+    shots, split = task.config.num_fewshot, task.config.fewshot_config.split
+    pool = len(task.sampler.df) - (split == task.config.test_split)
+    if shots > pool:
+        raise ParibusError(
+            f"the task {name!r} shows {shots} few-shot examples, and there are {pool} to choose from.",
+            way_out=f"Set num_fewshot to {pool} or fewer, or add documents to the split {split!r}.",
+        )
 
 
 def _files_of(path: Path) -> list[Path]:

@@ -167,7 +167,7 @@ class LocalData:
                 )
             if found or (found := sorted(self.place.glob(f"{stem}-?????-of-?????.parquet"))):
                 return found
-        tried = ", ".join(f"{stem}.jsonl" for stem in stems)
+        tried = ", ".join(f"{stem}.jsonl" for stem in stems[: len(stems) // len(_names(split))])
         inside = [file.relative_to(self.place).as_posix() for file in self.place.rglob("*") if file.is_file()]
         raise DataError(
             f"the task {config['task']!r} reads the split {split!r}, which {str(self.place)!r} lacks.",
@@ -175,9 +175,13 @@ class LocalData:
         )
 
 
+def _names(split: str) -> tuple[str, ...]:
+    return ALIASES.get(split, (split,))
+
+
 def _stems(split: str, part: str | None) -> list[str]:
     stems = []
-    for name in ALIASES.get(split, (split,)):
+    for name in _names(split):
         if part:
             stems += [f"{part}/{name}", f"{name}/{part}", f"{name}/{part}_{name}", f"{part}_{name}"]
         stems += [name, f"data/{name}"]
