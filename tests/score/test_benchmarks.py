@@ -300,7 +300,7 @@ def test_limits_and_seeds(folder: Path) -> None:
                 return super().generate_until(requests)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("paribus.score.benchmark_run.InMemoryLM", Watched)
+            patch.setattr("paribus.score.lm.InMemoryLM", Watched)
             benchmarks.score(benchmark(**GSM8K | settings), subject(folder))
         return seen
 

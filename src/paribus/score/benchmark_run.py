@@ -8,15 +8,17 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from paribus.errors import DataError, Place
 from paribus.plan.scoring import Benchmark
 from paribus.score.benchmark_figures import Document, Leaf, choices, figures, group_figures, items, measure
-from paribus.score.lm import InMemoryLM
 from paribus.score.lm_eval_calls import calling
 from paribus.score.lm_eval_tasks import content, load
 from paribus.score.subject import Scored, Subject
+
+if TYPE_CHECKING:
+    from paribus.score.lm import InMemoryLM
 
 BLOCK: Final = 32
 """Documents whose answers are kept together."""
@@ -35,6 +37,8 @@ def check(setting: Benchmark, base: Path) -> str:
 
 def score(setting: Benchmark, subject: Subject) -> Scored:
     """Score a model on a task or group: a figure for each leaf task and group, a row for each document."""
+    from paribus.score.lm import InMemoryLM
+
     loaded = load(setting, subject.base)
     lm = InMemoryLM(
         subject.model, subject.tokenizer, truncate=setting.truncate, max_gen_toks=setting.max_gen_toks
